@@ -1,5 +1,5 @@
-//! A whole decode step of DeepSeek-V4 by kernels: the operation and the check of its outputs, the launches of its variants, and
-//! a stand-in for a model, which reads a text with these kernels.
+//! GPU kernels for a whole decode step of DeepSeek-V4: the operation and the check of its outputs, the launches of its variants,
+//! and a replacement of the reference model that reads a text with these kernels.
 
 #![deny(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! Stand-in for a model: the kernels of a whole decode step read a text token by token.
+//! Replacement for the reference model: the kernels of a whole decode step read a text token by token.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -36,15 +36,15 @@ fn known(key: &str, format: &str, formats: &[&str]) -> Result<(), Mistake> {
     ))
 }
 
-/// Lock that allows only one text to be read at a time: the values at the sites take hundreds of megabytes for each text.
+/// Lock that allows only one text to be read at a time: the intermediate values take hundreds of megabytes for each text.
 static ALONE: Mutex<()> = Mutex::new(());
 
 impl WholeStep {
-    /// Finds the variant with this name, e.g. `decode_step.records`. The variant stores keys in the format to which the rules
-    /// `rounds` of a recipe round them, and weights and index keys in the given formats.
+    /// Finds the variant with this name, e.g. `decode_step.records`. `rounds` are the rounding rules of a recipe (set of
+    /// formats): the variant stores keys in the KV-record format that they name.
     ///
     /// # Errors
-    /// If no variant has the name, the recipe rounds sites that kernels do not round, or kernels do not know a format.
+    /// Returns an error if no variant has the name, the recipe rounds tensors other than keys, or kernels do not know a format.
     pub fn find(name: &str, rounds: &[Round], weights: Option<&str>, index: Option<&str>) -> Result<Self, Mistake> {
         let weights = weights.unwrap_or(Formats::F32.weights);
         known("weights", weights, &WEIGHTS)?;
@@ -79,11 +79,11 @@ impl WholeStep {
         })
     }
 
-    /// Reads a text with the checkpoint in `folder`, and calls `numerics` at the sites whose values kernels output; returns the
-    /// logits.
+    /// Runs the kernels on the tokens `ids` of a text with the checkpoint in `folder`, calls the hooks `numerics` with the
+    /// intermediate values, and returns the logits.
     ///
     /// # Errors
-    /// If there is no GPU, or kernels do not support the model.
+    /// Returns an error if there is no GPU, or kernels do not support the model.
     pub fn read(&self, folder: &Path, ids: &[u32], numerics: &mut dyn Numerics<f32>) -> Result<Tensor<f32>> {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let reading = Reading {

@@ -1,5 +1,5 @@
-//! Kernel launches of Swap-FFN. In each event, cores exchange their rows with memory banks, then take J steps of an FFN. The rows
-//! are those of x: B · C rows, for batch size B and C cores.
+//! Kernel launches of Swap-FFN. Each core has a row of x: there are B · C rows, for batch size B and C cores. In each event,
+//! cores exchange their rows with memory banks, then J steps of an FFN update the rows.
 
 use ulplab_backend::cuda::Compositions;
 use ulplab_backend::cuda::graph::{Graph, Put, ceil, kernel, product};
@@ -36,8 +36,8 @@ fn rows(g: &Graph) -> i64 {
     g.n("B") * g.n("C")
 }
 
-/// If the case ends with delta, adds the launches that collapse x to delta: pooling of the cores, `products` of the pooled rows
-/// (one launch, or three), and decoding.
+/// If the case outputs delta (the result of the token), adds the launches that compute it from x: pooling of the cores,
+/// `products` of the pooled rows (one launch, or three), and decoding.
 fn collapse(g: &mut Graph, products: impl Fn(&mut Graph) -> Done) -> Done {
     let [b, d, end] = g.sizes(["B", "D", "end"]);
     if end == 0 {
@@ -225,8 +225,8 @@ fn cublaslt(g: &mut Graph, into: Sum) -> Done {
     collapse(g, reduce)
 }
 
-/// Adds launches that pack the weights in the order of tiles. Allocates flags and partial sums of thread blocks that wait for
-/// each other; `planes` thread blocks split the sum of a down product (split-K).
+/// Adds launches that pack the weights in the order of tiles. Allocates flags and partial sums for thread blocks that wait for
+/// each other: `planes` thread blocks share the sum of a down product (split-K).
 fn pack(g: &mut Graph, planes: i64) -> Done {
     let (rows, [d, f, size]) = (rows(g), g.sizes(["D", "F", "size"]));
     g.scratch("sums", rows * 1152)?;
@@ -269,7 +269,7 @@ fn fused(g: &mut Graph, programmatic: bool) -> Done {
     collapse(g, reduce)
 }
 
-/// Adds the launches of a variant that runs all events in one launch.
+/// Adds the launches of a variant that runs all events of a token in one persistent launch.
 fn persistent(g: &mut Graph, planes: i64) -> Done {
     let (rows, [b, c, d, f, size]) = (rows(g), g.sizes(["B", "C", "D", "F", "size"]));
     let [events, steps, begins] = g.sizes(["E", "J", "begin"]);

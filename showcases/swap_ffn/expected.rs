@@ -7,9 +7,9 @@
 //! before it multiplies (`operands`), that rounding is added. A kernel's numbers must be within eight standard deviations of the
 //! reference's.
 //!
-//! Decisions have no bound. If the logits of a decision are closer together than their errors, either outcome is allowed, and all
-//! later values depend on the outcome. If the kernel's own `decisions` are given, the reference follows each decision that errors
-//! allow, and takes its own decision otherwise.
+//! Decisions (gate and bank) have no error bound. If the logits of a decision are closer together than their errors, either
+//! outcome is allowed, and all later values depend on the outcome. If the kernel's own `decisions` are given, the reference
+//! follows each decision that errors allow, and takes its own decision otherwise.
 
 use reference::paths::swap_ffn::{BANKS, Collapse, Config, Ffn, Film, IDENTITY, LaneRule, Model, Router, State};
 use reference::{Choice, Numerics, Real, Site, Tensor as Numbers};
@@ -84,7 +84,7 @@ struct Stretch {
     steps: usize,
 }
 
-/// Returns a tensor's elements as numbers without error, in another shape.
+/// Returns the elements of a tensor as error-free numbers, with the shape `shape`.
 fn numbers(tensor: &Tensor, shape: impl Into<Vec<usize>>) -> Numbers<Varied> {
     Numbers::new(shape, tensor.data.iter().map(|x| Varied::exact(*x)).collect::<Vec<_>>())
 }
@@ -169,7 +169,7 @@ impl Stretch {
         })
     }
 
-    /// Runs an exchange, with the maps and banks changed by a planted fault, if any.
+    /// Runs the exchange of one event in the reference. A planted fault changes maps or banks before or after the exchange.
     fn exchange(
         &self,
         call: &Call,
@@ -202,7 +202,7 @@ impl Stretch {
     }
 }
 
-/// Returns an error if some, but not all, of these arguments are given.
+/// Returns an error if the call has some of the arguments `names` but lacks others.
 fn together(call: &Call, names: &[&str]) -> Result<(), String> {
     let missing = names.iter().find(|name| !call.has(name));
     let given = names.iter().find(|name| call.has(name));
@@ -235,7 +235,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         }
     }
     let output = |name, shape: &[usize], numbers: &[Varied], widening: f64| {
-        // The roundings of a type coarser than f32 are larger by this factor.
+        // If outputs have a type coarser than f32, rounding errors are larger by this factor.
         let units = widening * (call.u / half_spacing(Dtype::F32, 1.0)).max(1.0);
         let finite = |error: f64| if error.is_finite() { error } else { 0.0 };
         let of = |number: &Varied| (number.value(), finite(units * number.error()));
@@ -262,21 +262,21 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     Ok(outputs)
 }
 
-/// Hooks into the reference that follow the kernel's decisions and roundings, or plant a fault.
+/// Hooks into the reference that apply the kernel's decisions and roundings, or a planted fault.
 struct Follow {
     fault: Option<&'static str>,
     operands: Option<Dtype>,
     banks: Dtype,
-    /// Codes of the kernel's decisions in this event; `None` if they are not given.
+    /// The kernel's decisions in this event as codes, gate · 4 + bank, one for each row; `None` if they are not given.
     codes: Option<Vec<u8>>,
     /// The FFN's gate before silu is applied.
     gate: Vec<Varied>,
-    /// For each decision of all events: true if errors allow the gate to be open or closed, and, for each lane, true if errors
-    /// allow it.
+    /// For each decision: true if the errors of logits leave both gate states possible, and a flag for each lane, true if the
+    /// errors leave this lane possible.
     open: Vec<(bool, Vec<bool>)>,
     /// Factor that widens bounds because of errors in sums of squares ([`Terms::widening`]).
     widening: f64,
-    /// Decisions taken so far: gates, and lanes.
+    /// Decisions that the reference has taken so far: gates (0 or 1), and lanes.
     decided: [Vec<i32>; 2],
 }
 
@@ -301,7 +301,7 @@ impl Follow {
         self.codes = codes.map(|codes| codes.iter().map(|code| *code as u8).collect());
     }
 
-    /// Returns the decisions that were not taken, but that errors also allow.
+    /// Returns the alternative decisions: the reference did not take them, but the errors of the logits allow them.
     fn others(&self) -> Vec<Other> {
         let [gates, lanes] = &self.decided;
         let mut others = Vec::new();

@@ -3,10 +3,10 @@
 //! would be too wide.
 //!
 //! An operation adds the square of its rounding error to the variance ([`reference::errors`]). A sum of n products t adds the
-//! variance of a sum in any order, n·u²·(s² + Σt²) or more ([`Terms::variance`]). Errors of the terms of a sum are taken as
-//! independent, and errors of products of equal numbers as equal. Both operands of a product or a quotient may have the same
-//! error, so the variance is then at most twice that of independent errors. A kernel's number must be within λ = 8 standard
-//! deviations of the reference's.
+//! variance of a sum in any order, n·u²·(s² + Σt²) or more, with the sum s and the unit roundoff u ([`Terms::variance`]). Errors
+//! of the terms of a sum are taken as independent; products of equal numbers are taken to have equal errors. Both operands of a
+//! product or a quotient may have the same error, so the variance is then at most twice that of independent errors. A kernel's
+//! number must be within λ = 8 standard deviations of the reference's.
 
 use reference::errors::{ErrorModel, LAMBDA, Number, U};
 use safetensors::Dtype;
@@ -22,13 +22,14 @@ pub type Varied = Number<Variance>;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Variance(pub f64);
 
-/// Returns the variance of the sum of two errors, which may be correlated.
+/// Returns the variance of the sum of two errors with variances `a` and `b` that may be correlated: 2 (a + b) if neither is 0,
+/// else a + b.
 fn both(a: f64, b: f64) -> f64 {
     if a > 0.0 && b > 0.0 { 2.0 * (a + b) } else { a + b }
 }
 
-/// Returns the number after it is stored as `dtype`. An exact f32 number is rounded. Any other number gets the error of rounding,
-/// since its own error may change the result of the rounding.
+/// Returns the number after it is stored as `dtype`. An exact f32 number is rounded. A number with an error keeps its value and
+/// gets the variance of rounding, because its error may change the direction of the rounding.
 pub fn stored(x: Varied, dtype: Dtype) -> Varied {
     let single = x.value() as f32;
     let exact = x.model().0 == 0.0 && f64::from(single) == x.value();

@@ -13,20 +13,21 @@ use super::subject::Subject;
 use crate::parity::{DiagnosisOptions, Rules, Source, StoredBytes, diagnose_from};
 use ulplab_core::metrics::upper_median;
 
-/// Changes that were folded into a matrix before it was quantized, so that it differs from its source: factors of channels, or
-/// a rotation.
+/// Transformation that was multiplied into a matrix before quantization, so that the matrix differs from the source even without
+/// rounding: channel factors or a rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Folding {
     /// The configuration states no folding.
     Unstated,
-    /// Input channels were scaled by factors that no file stores, so that the stored matrix is not the source matrix.
+    /// Input channels were multiplied by factors that no file stores (AWQ), so the stored matrix differs from the source matrix.
     Channels,
     /// The inputs were rotated.
     Rotated,
 }
 
 impl Folding {
-    /// Finds the folding that a configuration states; without a configuration, the folding that the convention implies.
+    /// Returns the transformation that the configuration states. Without a configuration, returns the usual transformation of the
+    /// convention (AWQ: channel factors).
     pub fn new(sections: &[Section], convention: Option<&Convention>) -> Self {
         if Self::rotation(sections).is_some() {
             return Self::Rotated;
@@ -50,7 +51,7 @@ impl Folding {
     }
 }
 
-/// Fitted factors explain noise if they reduce it by at least this ratio, in dB (a factor of 2).
+/// Fitted channel factors explain the noise of a matrix if they reduce it by at least 3 dB (a factor of 2).
 const HALF: f64 = 3.0;
 
 /// A matrix and its source.
@@ -72,7 +73,8 @@ pub struct Compared {
     pub findings: Vec<Finding>,
     /// SQNR against the source, in dB; `None` if the source has NaN or infinities.
     pub sqnr: Option<f64>,
-    /// Noise above that of rounding, in dB; `None` if it must not be compared with the noise of other matrices.
+    /// Squared error of the matrix divided by the expected squared error of rounding, in dB. Layers are compared by this number;
+    /// `None` excludes this matrix from the comparison.
     pub noise: Option<f64>,
     /// Sentence about the quantization rule that made the bytes.
     pub rule: Option<String>,
@@ -87,12 +89,12 @@ struct Distance {
     finding: Option<Finding>,
 }
 
-/// Projections whose outputs reach another matrix without a nonlinear function. The input factors of that matrix may be folded
-/// into the rows of such a projection.
+/// Projections with no nonlinear function between their outputs and the next matrix. The input factors of the next matrix may be
+/// folded into the rows of such a projection.
 const PRODUCERS: &[&str] = &["up_proj", "v_proj", "gate_up_proj", "qkv_proj", "fc1", "c_fc"];
 
 impl<'a> Pair<'a> {
-    /// Reads matrix number `expert` of a subject, and the matrix of the source for it.
+    /// Reads matrix number `expert` of a quantized tensor (0 if it is not a stack), and the source matrix that it was made from.
     pub fn new(subject: &'a Subject<'a>, counterpart: &'a Counterpart<'a>, expert: usize, folding: Folding) -> Self {
         let scaled = |name: &str| name.ends_with(".pre_quant_scale");
         let scaled = subject.parts.activations.iter().any(|tensor| scaled(tensor.name));
@@ -143,7 +145,7 @@ impl<'a> Pair<'a> {
         self.subject.which(self.expert)
     }
 
-    /// Measures the distance of the matrix from the source `x`, for the whole matrix and for its parts.
+    /// Measures the distance of the matrix from the source `x`: for the whole matrix, for rows, columns and parts of rows.
     fn distance(&self, x: &[f32]) -> Distance {
         let against = Against::new(&self.matrix, x);
         if against.db(against.noise) < source::least(self.subject.reading.bits()) || against.noise.is_nan() {
@@ -165,8 +167,9 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Measures the distance from the source with a fitted factor for each input channel. If a finding remains, also fits factors
-    /// of output channels. If these explain the noise, the matrix counts as not judged, unless it is one of [`PRODUCERS`].
+    /// Compares the matrix with the source times a fitted factor for each input channel. If there is still a finding, also fits a
+    /// factor for each output channel. If these factors explain the noise, the finding becomes "not judged", or is dropped for
+    /// [`PRODUCERS`].
     fn fitted(&self) -> Distance {
         let (_, x) = fit(&self.matrix, &self.source, false);
         let distance = self.distance(&x);
@@ -190,7 +193,8 @@ impl<'a> Pair<'a> {
 
     /// Replaces a finding about the distance from the source by one that names its cause, if that cause can be measured.
     fn cause(&self, finding: Finding) -> Finding {
-        // For these findings only folded factors can be the cause. [`Self::folded`] does nothing if a folding is stated.
+        // Only channel factors can explain these two kinds of findings. [`Self::folded`] returns `None` if the configuration
+        // states channel factors or a rotation; then the finding stays.
         if finding.is_of(&[&source::PART_OFF, &source::FOLDED]) {
             return self.folded(&finding, f64::INFINITY).unwrap_or(finding);
         }
@@ -220,8 +224,8 @@ impl<'a> Pair<'a> {
         self.folded(&finding, f64::INFINITY).unwrap_or(finding)
     }
 
-    /// Returns a finding that replaces `finding` if factors of channels explain it: with fitted factors, the matrix must have
-    /// at most `limit` dB more noise than rounding gives.
+    /// Returns a "not judged" finding that replaces `finding` if fitted channel factors explain the noise: after the fit, the
+    /// matrix must have at most `limit` dB more noise than rounding gives.
     pub fn folded(&self, finding: &Finding, limit: f64) -> Option<Finding> {
         if self.folding != Folding::Unstated {
             return None;
@@ -246,8 +250,8 @@ impl<'a> Pair<'a> {
         Finding::new(&source::FOLDED, self.subject.names(), found, expected)
     }
 
-    /// Returns a sentence about the rule that made the bytes; `None` except for the first matrix of a stack, because the same
-    /// rule made all matrices of a stack. `None` also for codes in 32-bit words.
+    /// Finds the quantization rule that made the bytes of the matrix, and returns a sentence about it. `None` for codes in 32-bit
+    /// words. In a stack, only the first matrix is examined, because one rule made them all.
     fn rule(&self) -> Option<String> {
         let (Reading::Bytes { buffers, opened, .. }, 0) = (&self.subject.reading, self.expert) else {
             return None;
@@ -268,9 +272,9 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Fits y = f[col] · x by least squares, or with `outputs` y = g[row] · f[col] · x, i.e. factors of columns and of rows. Here y
-/// are the stored elements and x the source; all factors are positive. Returns f, and the source times all factors. Row and
-/// column factors are fitted alternately, which converges within a few iterations if such a product exists.
+/// Fits y = f[col] · x by least squares, where y are the stored elements and x the source. With `outputs`, fits y = g[row] ·
+/// f[col] · x: alternates between row and column factors, which converges within a few iterations if such factors exist. All
+/// factors are positive. Returns f, and the source times all factors.
 fn fit(matrix: &Matrix, source: &[f32], outputs: bool) -> (Vec<f64>, Vec<f32>) {
     let (rows, cols) = (matrix.rows, matrix.cols);
     let stored = matrix.values();

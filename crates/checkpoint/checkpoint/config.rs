@@ -38,7 +38,7 @@ pub struct Scheme {
     pub inputs: Inputs,
 }
 
-/// Names of tensors; `None` if the configuration does not state them.
+/// Possible names of a static activation scale; `None` if the configuration does not state them.
 pub type Inputs = Option<&'static [&'static str]>;
 
 /// A rule by which a configuration selects modules.
@@ -83,8 +83,8 @@ pub fn read(folder: &Path) -> Result<(Vec<Section>, Option<String>)> {
     Ok((sections, model))
 }
 
-/// Finds the section in a configuration, at most `depth` objects deep: multimodal models keep the section in the configuration of
-/// their text model.
+/// Finds the quantization section of a configuration, at most `depth` objects deep: multimodal models store this section in the
+/// nested configuration of the text model.
 fn section(config: &Value, depth: usize) -> Option<&Value> {
     let early = || given(config, "compression_config").filter(|value| value.get("config_groups").is_some());
     given(config, "quantization_config").or_else(early).or_else(|| {
@@ -206,13 +206,14 @@ impl Scheme {
         element + &group
     }
 
-    /// True if two schemes do not contradict each other.
+    /// True if two schemes state the same element type and number of bits, and the same group if both state one.
     pub fn agrees(&self, other: &Self) -> bool {
         let same = self.group.is_none() || other.group.is_none() || self.group == other.group;
         self.element == other.element && self.bits == other.bits && same
     }
 
-    /// Returns the formats with codes in bytes that fit the scheme. `rule` is the rule of NVFP4 scales.
+    /// Returns the byte-coded formats (none for codes in 32-bit words) that fit the scheme. `rule` names the NVFP4 rule that
+    /// defines how to decode the global scale.
     pub fn formats(&self, rule: Option<&str>) -> Vec<Format> {
         let group = match self.group {
             None => return Vec::new(),
@@ -229,7 +230,7 @@ impl Scheme {
     }
 }
 
-/// Format string of NVFP4; `rule` defines the meaning of the global scale.
+/// Returns the format string of NVFP4; `rule` names the NVFP4 rule that defines how to decode the global scale.
 pub fn nvfp4(rule: Option<&str>) -> String {
     match rule {
         Some(rule) => format!("e2m1/b16:e4m3({rule})/t:f32"),

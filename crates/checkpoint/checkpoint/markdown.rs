@@ -73,7 +73,7 @@ fn named(convention: &Convention, part: Part) -> String {
         "" => format!("`w.weight{ending}`"),
         _ => format!("`w{ending}`"),
     });
-    // Two file conventions may give a part the same name.
+    // Drop duplicates: two file conventions may give a part the same name.
     match &distinct(names)[..] {
         [] => "none".into(),
         names => names.join(", "),

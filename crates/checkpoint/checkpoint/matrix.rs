@@ -14,13 +14,13 @@ use ulplab_core::tensorfile::{Flaw, Tensor};
 /// Storage format of a matrix or of a stack of matrices, with the tensors that hold the bytes.
 #[derive(Debug)]
 pub enum Reading<'a> {
-    /// Codes in bytes, in a format that has a format string.
+    /// Codes stored in bytes, in a format with a format string such as `e4m3/b128x128:f32`.
     Bytes {
         /// Shape of the matrices.
         shape: Vec<usize>,
         /// The tensors of the file that hold the codes and scales.
         buffers: Buffers<'a>,
-        /// The same tensors, checked against the format. The rule of the format defines the meaning of the global scale.
+        /// The same tensors, checked against the format. The format says if the global scale multiplies or divides.
         opened: Box<Opened<'a>>,
     },
     /// Integer codes packed into 32-bit words.
@@ -59,7 +59,7 @@ pub struct Matrix {
 pub enum Grid {
     /// Finite values in ascending order.
     Values(Vec<f32>),
-    /// Integers minus the zero point of their group, or minus half of their range without zero points.
+    /// Integer codes minus the zero point of their group; without zero points, minus half of the range of codes.
     Integers {
         /// Number of bits of a code.
         bits: usize,
@@ -68,8 +68,8 @@ pub enum Grid {
     },
 }
 
-/// Finds how a matrix is stored: as the configuration states, or else as types and shapes imply. The matrix must have codes and
-/// scales. Also returns `scheme` if the matrix is stored differently.
+/// Finds the storage format of a matrix that has codes and scales: the stated `scheme` if it fits, else the format that types and
+/// shapes imply. In the second case, also returns the `scheme` that was contradicted.
 ///
 /// # Errors
 /// Returns an error if no format fits. The error names the tensor whose shape or type is wrong.
@@ -124,8 +124,8 @@ pub fn choose<'a>(
     }
 }
 
-/// Checks that the scales of tiles have the shape of the grid of tiles: loaders reject the same number of scales in another
-/// shape.
+/// Checks that scales of tiles have the shape `[rows of tiles, columns of tiles]`: loaders reject another shape even if it has
+/// the correct number of scales.
 fn tiled(format: &Format, shape: &[usize], scale: &Tensor) -> Result<(), String> {
     let group = format.scaling.map(|scaling| scaling.group);
     let (Some(group @ Group::Tile { rows: 2.., .. }), [.., rows, cols]) = (group, shape) else {
@@ -137,7 +137,8 @@ fn tiled(format: &Format, shape: &[usize], scale: &Tensor) -> Result<(), String>
     refuse(!found.ends_with(&[down, across]), why)
 }
 
-/// Formats that the types of codes and scales allow. Formats that fit fewer shapes come first.
+/// Returns the formats that the types of codes and scales allow. Formats that fit fewer shapes come first, because the caller
+/// uses the first format that fits.
 fn likely(codes: &Tensor, scale: &Tensor, global: bool, rule: Option<&str>) -> Vec<Format> {
     let powers = matches!(scale.dtype, Dtype::F8_E8M0 | Dtype::U8);
     let of = |element: &str, groups: &[&str], kind: &str| -> Vec<String> {
@@ -229,7 +230,8 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Decodes matrix number `expert`. If `other` is true, reads the codes of each byte or word in the other order.
+    /// Decodes matrix number `expert`. If `other` is true, reads the codes of each byte or word in the order that the convention
+    /// does not use.
     pub fn matrix(&self, expert: usize, other: bool) -> Matrix {
         match self {
             Self::Bytes { opened, .. } => in_bytes(opened, expert, other),

@@ -19,7 +19,7 @@ pub struct Measured {
     pub lost: u64,
     /// Mean of code minus zero point, in steps.
     pub mean_code: f64,
-    /// Root mean square of the decoded elements; for a stack, of the matrix whose gain is farthest from 1.
+    /// Root mean square of the decoded elements; for a stack, of the matrix whose gain ([`Self::gain`]) is farthest from 1.
     pub rms: f64,
     /// Same as `rms`, with each block scale replaced by its reciprocal.
     pub rms_inverted: f64,
@@ -29,7 +29,7 @@ pub struct Measured {
     pub cols: usize,
 }
 
-/// Squared distances of a quantized matrix from a source.
+/// Sum of squares of a source matrix, and squared distances of a quantized matrix from the source.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Against {
     /// Sum of the squares of the source.
@@ -105,14 +105,15 @@ impl Measured {
         }
     }
 
-    /// Ratio of the magnitude of an output to that of independent inputs: `rms` times the square root of the number of inputs.
+    /// Ratio of the magnitude of the matrix's outputs to the magnitude of independent inputs: `rms` times the square root of the
+    /// number of inputs.
     pub fn gain(&self, rms: f64) -> f64 {
         rms * (self.cols as f64).sqrt()
     }
 }
 
 impl Against {
-    /// Measures the distances from a source of shape `[rows, cols]`.
+    /// Measures the squared distances of a quantized matrix from a source of shape `[rows, cols]`.
     pub fn new(matrix: &Matrix, source: &[f32]) -> Self {
         let mut sums = Self {
             signal: 0.0,
@@ -135,7 +136,7 @@ impl Against {
         sums
     }
 
-    /// Ratio of the energy of the source to a noise, in dB; infinite if there is no noise.
+    /// Returns the SQNR in dB for the squared error `noise`; infinite if `noise` is 0.
     pub fn db(&self, noise: f64) -> f64 {
         if noise == 0.0 {
             f64::INFINITY

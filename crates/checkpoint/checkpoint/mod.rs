@@ -1,8 +1,8 @@
 //! Checks that a quantized checkpoint is complete and plausible: its files, names, types, shapes, scales and codes. If a source
 //! is given, also measures the distance from the source.
 //!
-//! The convention of a checkpoint follows from its configuration and from the names of its tensors, which must agree. A tensor
-//! or key that is not understood is listed, and never counts as right.
+//! The convention of a checkpoint (AWQ, GPTQ, …) follows from its configuration and from its tensor names, which must agree. A
+//! tensor or key that cannot be interpreted is listed, and never counts as correct.
 
 mod checks;
 mod compared;
@@ -59,7 +59,7 @@ pub struct Selection<'a> {
     pub source: Option<&'a Checkpoint>,
 }
 
-/// Facts and findings about a checkpoint.
+/// Result of checking a checkpoint: facts about its contents, and findings.
 #[derive(Debug, Default)]
 pub struct Report {
     /// The naming convention of the tensors; `None` if no tensor is quantized.
@@ -89,7 +89,7 @@ pub struct Judged {
     pub measured: Option<Measured>,
     /// SQNR against the source, in dB; for a stack, the least SQNR of its matrices.
     pub sqnr: Option<f64>,
-    /// Names of the source tensors that the matrix was compared with, except its own name.
+    /// Names of the source tensors that the matrix was compared with; a tensor with the name of the matrix itself is left out.
     pub through: Vec<String>,
     /// Sentence about the quantization rule that made the bytes from the source.
     pub rule: Option<String>,
@@ -135,8 +135,8 @@ impl Checkpoint {
         })
     }
 
-    /// Runs all checks on the selected tensors. `total` is called first, with the number of elements of all matrices. `progress`
-    /// is called after each matrix, with the number of its elements and its name.
+    /// Runs all checks on the selected tensors. Calls `total` first, with the number of elements of all matrices, and `progress`
+    /// after each matrix, with its number of elements and its name.
     ///
     /// # Errors
     /// Returns an error if a pattern matches no tensor.
@@ -224,7 +224,8 @@ impl Checkpoint {
 }
 
 impl Selection<'_> {
-    /// Names of the matrices that are selected by their own name or by the name of a part.
+    /// Returns the names of the selected matrices. A pattern fits a matrix if it matches the name of the matrix or of one of its
+    /// tensors.
     fn names<'m>(&self, matrices: &'m Matrices<'m>) -> Result<BTreeSet<&'m str>> {
         let named = |name: &'m String, parts: &Parts<'m>| -> Vec<&'m str> {
             let others = parts.without_codes().map(|(_, tensor)| tensor);
@@ -291,8 +292,8 @@ impl Report {
 }
 
 /// Picks the convention that fits the names, types and shapes of most matrices. A convention that the configuration names takes
-/// precedence if it fits a matrix, or if no convention fits any. `None` if all methods of the configuration are unknown, because
-/// names then have no meaning.
+/// precedence if at least one matrix fits it, or if no matrix fits any convention. `None` if the configuration names only unknown
+/// methods: tensor names then have no meaning.
 fn convention(file: &TensorFile, sections: &[Section]) -> Option<&'static Convention> {
     let known = |section: &Section| CHECKPOINTS.iter().any(|convention| convention.states(section));
     if !sections.is_empty() && !sections.iter().any(known) {

@@ -24,15 +24,14 @@ pub struct Parts<'a> {
     pub shape: Option<Tensor<'a>>,
     /// Scales of activations and of KV caches.
     pub activations: Vec<Tensor<'a>>,
-    /// Surplus tensors: each has the name of a part that the matrix already has.
+    /// Duplicate tensors: their names give them a role (codes, scale, …) that another tensor of the matrix already has.
     pub doubled: Vec<Tensor<'a>>,
 }
 
-/// Parts of each matrix by its name, sorted by name.
+/// Tensors of each matrix, by the name of the matrix.
 pub type Matrices<'a> = BTreeMap<String, Parts<'a>>;
 
-/// Groups the tensors of a file by the matrix that they belong to. The convention derives the matrix and the part from the
-/// name.
+/// Groups the tensors of a file by matrix. `convention` derives the matrix and the role (codes, scale, …) from a tensor name.
 pub fn gather<'a>(file: &'a TensorFile, convention: &Convention) -> Matrices<'a> {
     let mut matrices = Matrices::new();
     for tensor in file.tensors() {
@@ -73,7 +72,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// True if the matrix has scales, and codes whose type is not floating-point.
+    /// True if the matrix is quantized: it has scales, and codes whose type is not floating-point (f16, bf16, …).
     pub fn is_whole(&self) -> bool {
         self.scale.is_some() && self.codes.is_some_and(|codes| !codes.is_floating())
     }
@@ -97,8 +96,8 @@ impl<'a> Parts<'a> {
         self.codes.into_iter().chain(others).chain(further)
     }
 
-    /// Finds the file convention that fits the names of codes and scales, and returns it with the parts as buffers. `None`
-    /// without codes or scales, or if no convention fits.
+    /// Returns the tensors of the matrix as buffers, and the naming convention that the names of codes and scales follow. `None`
+    /// without codes or scales, or if no naming convention fits.
     pub fn buffers(&self, convention: &Convention) -> Option<(&'static packed::Convention, Buffers<'a>)> {
         let (codes, scale) = (self.codes?, self.scale?);
         let packed = convention

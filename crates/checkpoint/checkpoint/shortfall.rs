@@ -1,10 +1,10 @@
 //! Compares the noise of a quantized matrix with the noise that rounding to its codes allows.
 //!
-//! For an element x, let `s` be its scale, `d` the distance of x / s from the nearest code, and `w` the distance between the
-//! two codes around x / s. Rounding to nearest then has the noise d² s² for every distribution of x, and over many elements the
-//! mean of d² is w² / 12. The allowed noise is the sum of max(d², w² / 12) s². Relative to it, rounding to nearest is at or
-//! below 0 dB for every input, and stochastic rounding is at 1.6 dB. Methods that accept errors of elements to lower the error
-//! of the output (GPTQ, AutoRound) are some dB higher.
+//! For an element x, let `s` be its scale, `d` the distance of x / s from the nearest code, and `w` the distance between the two
+//! codes around x / s. Rounding to nearest then has the noise d² s² for every distribution of x, and over many elements the mean
+//! of d² is w² / 12. The allowed noise is the sum of max(d², w² / 12) s². Relative to this noise, rounding to nearest is at or
+//! below 0 dB for every input, and stochastic rounding is at 1.6 dB. Methods that accept errors of elements to lower the error of
+//! the output (GPTQ, AutoRound) are some dB higher.
 
 use super::matrix::{Grid, Matrix};
 use ulplab_core::metrics::upper_median;
@@ -13,13 +13,13 @@ use ulplab_core::metrics::upper_median;
 const CELL: usize = 128;
 /// Minimum number of elements of a cell whose noise is checked.
 const FEWEST: usize = 8;
-/// Noise of codes that are one step off, relative to the noise of rounding: w² / (w² / 12), in dB.
+/// Squared error of a code that is one step w off, relative to the mean w² / 12 of rounding, in dB.
 pub const ONE_STEP: f64 = 10.791_812_460_476_25;
 
-/// Noise of an element that is one and a half steps off, relative to w² / 12.
+/// Squared error of an element that is one and a half steps w off, relative to the mean w² / 12 of rounding.
 const FAR: f64 = 27.0;
 
-/// A noise, and the noise that rounding allows.
+/// Squared error of some elements, and the squared error that rounding allows for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Noise {
     /// Sum of squared differences.
@@ -31,20 +31,19 @@ pub struct Noise {
 /// Noise of a matrix, of its rows and columns, and of its cells (parts of rows).
 #[derive(Clone, Debug, Default)]
 pub struct Shortfall {
-    /// Noise of the whole matrix. The allowed noise is computed with amax scales.
+    /// Noise of the whole matrix, and the noise that rounding with amax scales allows.
     pub whole: Noise,
-    /// Noise of each row. The allowed noise is computed with the stored scales.
+    /// Noise of each row, and the noise that rounding with the stored scales allows.
     pub rows: Vec<Noise>,
-    /// Noise of each column. The allowed noise is computed with the stored scales.
+    /// Noise of each column, and the noise that rounding with the stored scales allows.
     pub cols: Vec<Noise>,
-    /// Number of cells whose noise is more than that of one step. A cell is a part of a row within one group, at most 128
-    /// columns wide.
+    /// Number of cells whose mean error exceeds one step. A cell is a part of a row within one group, at most 128 columns wide.
     pub cells: usize,
-    /// The first of these cells: row, first column, and noise.
+    /// Row, first column and noise of the first cell that `cells` counts.
     pub first: Option<(usize, usize, Noise)>,
-    /// Number of elements that are more than one and a half steps from the nearest code.
+    /// Number of elements whose error is larger than one and a half steps.
     pub elements: usize,
-    /// The first of these elements: row, column, and noise.
+    /// Row, column and noise of the first element that `elements` counts.
     pub element: Option<(usize, usize, Noise)>,
 }
 
@@ -65,8 +64,9 @@ impl Noise {
 
 impl Shortfall {
     /// Measures the noise of a matrix against a source `[rows, cols]` of finite values. `noise` is the squared error of all
-    /// elements: cells and elements with less than the mean error are not counted. If `fitted`, the source has fitted column
-    /// factors. Columns with codes below one step are then not judged, because noise dominates their factors.
+    /// elements: cells and elements below the mean error are not counted as outliers. `fitted` is true if the source was
+    /// multiplied by fitted column factors. Columns whose RMS code is below one step then never count as outliers: noise
+    /// dominates their factors.
     pub fn new(matrix: &Matrix, source: &[f32], noise: f64, fitted: bool) -> Self {
         let (rows, cols) = (matrix.rows, matrix.cols);
         let plain = plain_scales(matrix, source);
@@ -92,8 +92,8 @@ impl Shortfall {
                 let stored = f64::from(matrix.scales[group]) * matrix.factor;
                 let off = (x - code * stored).powi(2);
                 let plain = plain[group];
-                // A stored scale may be off by a factor of 2 from the amax scale. Amax scales below the smallest scale of the
-                // type are replaced by twice this smallest scale.
+                // Limit the stored scale to a factor of 2 around the amax scale: a wrong scale must not raise the allowed noise.
+                // If the amax scale is below the smallest normal scale of the type, use twice that smallest scale instead.
                 let near = match plain < least {
                     true => (2.0 * least, 2.0 * least),
                     false => (plain / 2.0, 2.0 * plain.max(least)),
@@ -122,7 +122,7 @@ impl Shortfall {
     }
 }
 
-/// True for each column with a root mean square below one step, unless all of its codes are 0.
+/// Returns a flag for each column: true if the root mean square of its codes is below one step but not 0.
 fn weak_columns(matrix: &Matrix) -> Vec<bool> {
     let mut sums = vec![(0.0f64, 0.0f64); matrix.cols];
     for row in 0..matrix.rows {
@@ -136,10 +136,10 @@ fn weak_columns(matrix: &Matrix) -> Vec<bool> {
     sums.into_iter().map(is_weak).collect()
 }
 
-/// Partition of the columns of a row into cells.
+/// Partition of the columns into cells: up to `CELL` columns whose elements in a row share a scale.
 #[derive(Default)]
 struct Cells {
-    /// Index of the cell of each column.
+    /// For each column, the index of the cell that contains it.
     of: Vec<usize>,
     first: Vec<usize>,
     size: Vec<usize>,
@@ -148,7 +148,7 @@ struct Cells {
 impl Cells {
     fn new(matrix: &Matrix) -> Self {
         let mut cells = Self::default();
-        // For each group, index of its cell that still has room for columns.
+        // For each group of elements that share a scale, index of its newest cell; `usize::MAX` before the first one.
         let mut open = vec![usize::MAX; matrix.scales.len()];
         for col in 0..matrix.cols {
             let group = matrix.group(0, col);

@@ -21,17 +21,17 @@ pub struct Stated<'a> {
     pub convention: &'static Convention,
     /// The sections of the configuration that state a method of this convention.
     pub sections: Vec<&'a Section>,
-    /// The modules that these sections leave unquantized.
+    /// The modules that the configuration leaves unquantized.
     ignored: Vec<Modules>,
     /// True if every list of unquantized modules was understood.
     whole: bool,
-    /// True if no method of the configuration belongs to a known convention, so that names of tensors have no meaning.
+    /// True if the configuration states only unknown methods. Tensor names then do not tell codes from scales.
     unknown: bool,
 }
 
 impl<'a> Stated<'a> {
-    /// Reads the sections of a convention. `convention` is `None` if no convention is known for the stated method, or if nothing
-    /// is quantized.
+    /// Reads the sections of a convention, and adds a finding for each list of unquantized modules that cannot be interpreted.
+    /// `convention` is `None` if no convention is known for the stated method, or if nothing is quantized.
     pub fn new(sections: &'a [Section], convention: Option<&'static Convention>, findings: &mut Vec<Finding>) -> Self {
         let unknown = convention.is_none() && !sections.is_empty();
         let convention = convention.unwrap_or(&PLAIN);
@@ -55,7 +55,7 @@ impl<'a> Stated<'a> {
         }
     }
 
-    /// True if the configuration leaves a module unquantized; `None` if its lists are not understood.
+    /// True if the configuration leaves a module unquantized; `None` if a list of unquantized modules was not understood.
     pub fn leaves_out(&self, module: &str) -> Option<bool> {
         let has: Vec<_> = self.ignored.iter().map(|modules| modules.has(module)).collect();
         match has.contains(&Ok(true)) {
@@ -64,7 +64,8 @@ impl<'a> Stated<'a> {
         }
     }
 
-    /// True if the configuration names a module as quantized; `None` if it names no modules, or is not understood.
+    /// True if the configuration names a module as quantized; `None` if it does not list quantized modules, or cannot be
+    /// interpreted.
     pub fn targets(&self, module: &str) -> Option<bool> {
         let mut sections = self.sections.iter();
         sections.find_map(|section| (self.convention.targets)(section, module).ok()?)
@@ -107,7 +108,7 @@ impl<'a> Stated<'a> {
         let schemes = match self.schemes(module(name)) {
             Ok(schemes) => schemes,
             Err((section, why)) => {
-                // Report this finding once: it may be the same for every matrix.
+                // Report the finding only once, even if it applies to every matrix.
                 let finding = files::not_understood(section, why);
                 let known = |other: &Finding| other.check == finding.check && other.found == finding.found;
                 if !report.findings.iter().any(known) {
@@ -166,12 +167,13 @@ impl<'a> Stated<'a> {
         if let Reading::Words(words) = &reading {
             report.findings.extend(values::words(name, parts, words, symmetric));
         }
-        // Do not read a matrix whose scales have a sign: the finding about them was added above.
+        // Do not read a matrix with E4M3 scales that have a sign bit: the finding about sign bits was added above.
         let is_signed = matches!(&reading, Reading::Bytes { opened, .. } if opened.check().is_err());
         (!is_signed).then_some(Subject { name, parts, reading })
     }
 
-    /// Classifies codes without scales as a fault, as integers that belong to the model, or as not understood.
+    /// Classifies an integer or FP8 tensor without scales: a quantized matrix that lacks its scales (a finding), integers of the
+    /// model, or unknown.
     fn lonely(&self, name: &str, codes: &Tensor, parts: &Parts, report: &mut Report) {
         let fp8 = matches!(codes.dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2);
         let last = codes.name.rsplit('.').next().unwrap_or(codes.name);
@@ -193,7 +195,8 @@ impl<'a> Stated<'a> {
     }
 }
 
-/// Returns the reason that a matrix cannot be read; `None` if it can be read.
+/// Returns the reason that a matrix cannot be read: codes in words that have neither 4 nor 8 bits, or zero points of codes in
+/// bytes. `None` if it can be read.
 fn beyond(parts: &Parts, scheme: Option<Scheme>) -> Option<String> {
     let words = parts.codes.is_some_and(|codes| is_words(&codes));
     if let (Some(scheme), true) = (scheme, words)

@@ -26,14 +26,14 @@ pub struct Subject<'a> {
 #[derive(Default)]
 struct Known {
     judged: Judged,
-    /// Index, SQNR and noise above rounding (both in dB) of each matrix that can be compared with matrices of its kind.
+    /// Index in the stack, SQNR, and noise relative to rounding (both in dB) of each matrix that is compared with other layers.
     noise: Vec<(usize, f64, f64)>,
     /// True if the source is quantized itself and every matrix has the same values as the source.
     is_same: bool,
 }
 
-/// Reads the values of all matrices, and adds their results and findings to the report. `sources` are the source matrices, with
-/// the path of their file.
+/// Reads the values of all matrices, and adds their results and findings to the report. `sources` holds the source of each matrix
+/// (or the reason that the matrix has none), and the path of the source file.
 pub fn measure(
     subjects: Vec<Subject>,
     sources: Option<(Found, &str)>,
@@ -98,8 +98,8 @@ pub fn measure(
     Ok(())
 }
 
-/// Partitions matrices into kinds whose noise is compared: matrices of one format with the same name in all layers. If any name
-/// has fewer than four matrices of a format, all matrices of this format are one kind. Kinds of fewer than three matrices are
+/// Partitions matrices into sets whose noise is compared: one set for each format and name (without the layer number). If any
+/// name has fewer than four matrices of a format, all matrices of this format form one set. Sets of fewer than three matrices are
 /// left out.
 fn kinds(known: &[Known]) -> Vec<Vec<usize>> {
     let matrices = |members: &[usize]| members.iter().map(|at| known[*at].noise.len()).sum::<usize>();
@@ -116,8 +116,8 @@ fn kinds(known: &[Known]) -> Vec<Vec<usize>> {
     kinds.into_iter().filter(|members| matrices(members) >= 3).collect()
 }
 
-/// Returns the matrices of a kind with far more noise than the others. For each: stack, index in the stack, limit in dB, and a
-/// finding.
+/// Returns the matrices of the stacks `members` that have far more noise than the others. For each: index of its stack, index in
+/// the stack, noise limit in dB, and a finding.
 fn above(subjects: &[Subject], known: &[Known], members: &[usize]) -> Vec<(usize, usize, f64, Finding)> {
     let of = |at: usize| known[at].noise.iter().map(move |noise| (at, *noise));
     let all = || members.iter().copied().flat_map(of);
@@ -151,18 +151,18 @@ impl Subject<'_> {
         (measured, compared)
     }
 
-    /// Returns a finding that the matrix has no source.
+    /// Returns a finding that the matrix has no usable source. `found` describes the source that was found instead.
     pub fn without(&self, found: String) -> Finding {
         let expected = format!("a tensor of finite numbers of shape {:?}", self.reading.shape());
         Finding::new(&source::NO_SOURCE, self.names(), found, expected)
     }
 
-    /// Names of the codes and of the matrix.
+    /// Returns the name of the tensor of codes, and the name of the matrix.
     pub fn names(&self) -> (&str, &str) {
         (self.parts.codes.map_or("", |codes| codes.name), self.name)
     }
 
-    /// Prefix of a finding that names a matrix of a stack; empty for a single matrix.
+    /// Returns the beginning of a message, e.g. `matrix 3: `, for a matrix of a stack; empty for a single matrix.
     pub fn which(&self, expert: usize) -> String {
         match self.reading.stack().experts {
             0 | 1 => String::new(),

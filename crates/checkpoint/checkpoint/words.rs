@@ -29,11 +29,12 @@ pub struct Words<'a> {
     index: Option<Tensor<'a>>,
 }
 
-/// Position in the word of each of eight consecutive output channels, as AWQ interleaves them.
+/// Order of codes in a word of AWQ: position of each of eight consecutive output channels.
 const INTERLEAVED: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 impl<'a> Words<'a> {
-    /// Checks types and shapes. `scheme` is the scheme that the configuration states.
+    /// Checks the types and shapes of a matrix whose codes are in 32-bit words. `scheme` is the scheme that the configuration
+    /// states.
     ///
     /// # Errors
     /// Returns an error if a shape or type fits no matrix of 4 or 8 bits, or contradicts the configuration.
@@ -48,7 +49,7 @@ impl<'a> Words<'a> {
         };
         let declared = parts.shape.and_then(|shape| shape.to_f64());
         let declared: Option<Vec<usize>> = declared.map(|sizes| sizes.into_iter().map(|size| size as usize).collect());
-        // Derive the number of codes per word from a shape that is not packed, or from the zero points. It is used if the
+        // Derive the number of codes per word from the ratio of an unpacked to a packed dimension. The result is used if the
         // configuration does not state the number of bits.
         let per = match (packing, declared.as_deref(), parts.zero.map(|zero| zero.shape)) {
             (Packing::Outputs, ..) => across.checked_div(wide),
@@ -129,7 +130,7 @@ impl<'a> Words<'a> {
         self.inputs.div_ceil(self.group)
     }
 
-    /// Index of the group of each input channel; `None` if the stored index is out of range.
+    /// Index of the group of each input channel; an entry is `None` if its stored index is out of range.
     pub fn columns(&self) -> Vec<Option<usize>> {
         let groups = self.groups();
         match self.index {
@@ -141,7 +142,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Flat index of a group and an output in a tensor with an entry for each group and each of `outputs` outputs.
+    /// Flat index of the entry of (`group`, `output`) in a tensor of scales or zero points with `outputs` entries for each group.
     pub fn index_of(&self, group: usize, output: usize, outputs: usize) -> usize {
         match self.packing {
             Packing::Rows => output * self.groups() + group,
@@ -149,8 +150,8 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Code of an element as it is stored. If `other` is true, assumes sequential codes in words of AWQ, and the order of AWQ in
-    /// all other words.
+    /// Returns the stored code of an element. With `other`, swaps the two possible orders of codes in a word: AWQ words are read
+    /// in sequence, all other words in AWQ order.
     pub fn code(&self, output: usize, input: usize, other: bool) -> u32 {
         let per = 32 / self.bits;
         let (word, place) = match self.packing {
@@ -161,7 +162,7 @@ impl<'a> Words<'a> {
         self.field(self.codes, word, place, other)
     }
 
-    /// Zero point of a group and an output channel, with the offset added; `None` if none are stored.
+    /// Returns the zero point of a group and an output channel, with the offset added; `None` if the file stores no zero points.
     pub fn zero(&self, group: usize, output: usize, other: bool) -> Option<i32> {
         let per = 32 / self.bits;
         let word = self.index_of(group, output / per, self.outputs.div_ceil(per));
@@ -175,7 +176,7 @@ impl<'a> Words<'a> {
         u32::from_le_bytes(word) >> (place * self.bits) & ((1u64 << self.bits) - 1) as u32
     }
 
-    /// Half of the range of the codes, which is the zero point if none is stored.
+    /// Zero point of a file that stores no zero points: half of the range of the codes.
     pub fn middle(&self) -> u32 {
         1 << (self.bits - 1)
     }

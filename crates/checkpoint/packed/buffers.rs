@@ -38,11 +38,11 @@ pub struct Opened<'a> {
     globals: Option<Share<'a>>,
 }
 
-/// A buffer with one part for each matrix of a stack, or with one part that all matrices share.
+/// Bytes of zero points or global scales: one section for each matrix of a stack, or one section that all matrices share.
 #[derive(Clone, Copy, Debug)]
 struct Share<'a> {
     bytes: &'a [u8],
-    /// Number of bytes of the part of one matrix.
+    /// Number of bytes that belong to one matrix.
     len: usize,
     shared: bool,
 }
@@ -55,13 +55,13 @@ impl<'a> Share<'a> {
 }
 
 impl<'a> Buffers<'a> {
-    /// Names of the tensors that hold the parts.
+    /// Returns the names of the tensors that hold codes, scales, zero points and global scale.
     pub fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let tensors = [Some(self.data), self.scale, self.zero, self.global];
         tensors.into_iter().flatten().map(|tensor| tensor.name)
     }
 
-    /// Type of the scales in the file if it is narrower than f32; else `None`.
+    /// Type of the scales in the file if it is bf16 or f16; else `None`.
     pub fn narrow(&self) -> Option<Half> {
         match self.scale?.dtype {
             Dtype::BF16 => Some(Half::Bf16),
@@ -105,8 +105,8 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// Opens a tensor of shape `shape` with its scales in `layout`, and checks its bytes. An error names the tensor, the place,
-    /// what was found and what was expected.
+    /// Opens a quantized tensor whose shape before quantization was `shape`, with its scales in `layout`, and checks its bytes.
+    /// An error message names the tensor, the index, and the found and the expected value.
     pub fn open(
         &self,
         format: &Format,
@@ -165,7 +165,7 @@ impl<'a> Buffers<'a> {
         })
     }
 
-    /// Checks the type, shape and bytes of the codes, and returns the tensor of shape `shape` as a stack of matrices.
+    /// Checks type, shape and bytes of the codes, and returns number and size of the matrices in a tensor of shape `shape`.
     fn codes(&self, format: &Format, shape: &[usize]) -> Result<Stack, String> {
         let (data, element) = (&self.data, format.element);
         let stack = Stack::new(shape).ok_or_else(|| {
@@ -207,7 +207,8 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// Finds the bytes of the zero points or of the global scales, as `part.name` says. Zero points have the order of the scales.
+    /// Finds the bytes of the zero points if `part.name` is `zero`, else of the global scales. Zero points are in the order of
+    /// scales.
     fn share(&self, part: &Part, stack: &Stack) -> Result<Share<'a>, String> {
         let (tensor, none, what) = match part.name {
             "zero" => (self.zero, "no zero points", "zero point"),
@@ -217,8 +218,8 @@ impl<'a> Buffers<'a> {
         expect_type(&tensor, &[part.dtype], &format!("{what}s"))?;
         let (Tensor { name, shape, bytes, .. }, size) = (tensor, part.dtype.bitsize() / 8);
         let count = part.shape.iter().product::<usize>();
-        // All matrices may share one global scale. `count` is 0 for an empty tensor, for which some programs write a global
-        // scale.
+        // All matrices may share one global scale. Also accept one global scale for an empty tensor (`count` is 0), because some
+        // programs write it.
         let shared = part.name == "global" && bytes.len() == 4 && count <= 1;
         if shared || bytes.len() / size == stack.experts * count {
             let len = count * size;
@@ -233,7 +234,7 @@ impl<'a> Buffers<'a> {
     }
 }
 
-/// Ending of an error message that states a number per matrix; empty if there is only one matrix.
+/// Ending of an error message about a number that must be the same for each matrix of a stack; empty if there is only one matrix.
 pub(super) fn each(experts: usize) -> String {
     match experts {
         1 => String::new(),

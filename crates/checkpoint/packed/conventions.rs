@@ -1,4 +1,4 @@
-//! Names and shapes that other programs give the parts of a quantized tensor in their files.
+//! Names and shapes by which files of other programs store the codes, scales and zero points of a quantized tensor.
 
 use safetensors::Dtype;
 
@@ -7,7 +7,7 @@ use ulplab_core::error::Result;
 use ulplab_core::formats::{Format, Group};
 use ulplab_core::tensorfile::{Tensor, TensorFile};
 
-/// A naming convention for the parts of a quantized tensor: their names have a common beginning and one ending per part.
+/// A naming convention for the codes, scales and zero points of a quantized tensor: a common stem with different endings.
 #[derive(Debug)]
 pub struct Convention {
     /// The programs that use this convention.
@@ -20,9 +20,10 @@ pub struct Convention {
     pub global: Option<&'static str>,
     /// Ending of the name of the zero points.
     pub zero: &'static str,
-    /// Ending of the name of the quantized tensor itself.
+    /// Ending of the name of the quantized tensor itself, in place of the ending of its codes.
     pub own: &'static str,
-    /// Name of the NVFP4 rule that stores its global scale as this writer does. The writer may pick the scales by another rule.
+    /// Name of the NVFP4 rule that defines how to decode the global scale of this writer. The writer may choose the values of
+    /// scales by another rule.
     pub rule: Option<&'static str>,
     /// True if the codes have the shape `[…, K / 32, 16]` (the 16 bytes of a block per scale) instead of `[…, K / 2]`.
     pub blocked: bool,
@@ -75,7 +76,7 @@ const PLAIN: Convention = Convention {
     kinds: &[],
 };
 
-/// All conventions, in order of precedence: a tensor of codes belongs to the first one for which the file has scales.
+/// All conventions, in order of precedence: a tensor of codes belongs to the first convention whose scales are also in the file.
 pub const FILE_NAMES: &[Convention] = &[
     Convention {
         writer: "ulplab",
@@ -143,8 +144,8 @@ pub const FILE_NAMES: &[Convention] = &[
 ];
 
 impl Convention {
-    /// Returns the quantized tensor whose codes are `tensor`, if its names follow this convention. `manifest` is the metadata
-    /// of the file.
+    /// Returns the quantized tensor whose codes are `tensor`, if its names follow this convention. `manifest` is the record of
+    /// `ulplab quantize` in the file's metadata.
     pub(super) fn recognise<'a>(
         &'static self,
         file: &'a TensorFile,
@@ -154,8 +155,8 @@ impl Convention {
         let base = tensor.name.strip_suffix(self.codes)?;
         let get = |ending: &str| file.get(&format!("{base}{ending}"));
         let (name, scale) = (format!("{base}{}", self.own), get(self.scale));
-        // If the names of codes have no ending of their own, accept only tensors that are not floating-point: a norm may have a
-        // weight and a scale.
+        // A norm that is not quantized may also have tensors `x.weight` and `x.scale`. So where codes have the name of the tensor
+        // itself, reject f16, bf16, f32 and f64.
         let codes = self.codes != self.own || !tensor.is_floating();
         let here = (scale.is_some() && codes) || (self.writer == "ulplab" && manifest.tensors.contains_key(&name));
         here.then(|| {
@@ -170,10 +171,11 @@ impl Convention {
         })
     }
 
-    /// Describes the tensor whose name defines the meaning of the scales of `format`; `None` if no name defines it.
+    /// Returns the words "the name '…'", for messages about the origin of the scale convention. They quote the tensor name that
+    /// defines how to decode the scales of `format`; `None` if no tensor name does.
     pub(super) fn says(&self, format: &Format, buffers: &Buffers) -> Option<String> {
         let name = match format.global {
-            // The name of a global scale counts only if the convention implies a rule.
+            // The name of a global scale tells how to decode it only if this convention has an NVFP4 rule.
             Some(_) => buffers.global.filter(|_| self.rule.is_some()),
             None => buffers.scale.filter(|_| !self.kinds.is_empty()),
         };
@@ -194,8 +196,8 @@ impl Convention {
                     _ => global.is_none(),
                 };
                 let scales = buffers.scales(&format, &stack, None).ok().flatten();
-                // One scale per row may be the repeated scale of a tile: accept only formats with one scale per group in
-                // row-major order.
+                // A file may repeat the scale of a tile for each of its rows, which looks like a format with one scale per row:
+                // accept only scales that are not repeated.
                 (globals && scales.is_some_and(|scales| scales.is_plain())).then_some(())
             };
             if types && buffers.shape(&format).ok().and_then(fits).is_some() {

@@ -39,8 +39,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Returns the words "the file's metadata", which say where the meaning of the scales is defined. `None` if `format` reads
-    /// scales differently from the format in the metadata.
+    /// Returns the words "the file's metadata", for messages about the origin of the scale convention. `None` if the format in
+    /// the metadata decodes stored scales differently from `format`.
     pub(super) fn says(&self, format: &Format) -> Option<String> {
         let own: Format = self.format.parse().ok()?;
         reads_as(&own, format).then(|| "the file's metadata".into())

@@ -36,8 +36,8 @@ use ulplab_core::pattern;
 use ulplab_core::pattern::selects;
 use ulplab_core::tensorfile::{Tensor, TensorFile};
 
-/// Options that define how to find quantized tensors in a file, and their format. A `None` is taken from the file's metadata,
-/// or from names, types and shapes.
+/// Options that say which tensors of a file are quantized, and in which format. Options that are `None` are derived from the
+/// file's metadata, or from names, types and shapes.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 pub struct Naming {
@@ -50,7 +50,7 @@ pub struct Naming {
     /// `w_global_scale`, torchao for `w.per_tensor_scale`].
     #[cfg_attr(feature = "clap", arg(long, value_name = "RULE"))]
     pub rule: Option<String>,
-    /// Name of the tensor of codes; needed only if its suffix is not recognised.
+    /// Name of the tensor of codes; needed only if the ending of this name is not recognised.
     #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
     pub data: Option<String>,
     /// Name of the tensor of scales.
@@ -67,9 +67,9 @@ pub struct Naming {
 /// One quantized tensor of a file.
 #[derive(Debug)]
 pub struct Packed<'a> {
-    /// Name of the quantized tensor, without the endings of its parts.
+    /// Name of the quantized tensor, e.g. `w` for the codes `w.data` and the scales `w.scale`.
     pub name: String,
-    /// The format, with the rule that picked its scales if it is known.
+    /// The format, including the rule that computed the scales, if this is known.
     pub format: Format,
     /// Shape of the tensor before it was quantized.
     pub shape: Vec<usize>,
@@ -77,7 +77,7 @@ pub struct Packed<'a> {
     pub dtype: Option<String>,
     /// The layout of the scales; `None` if they are row-major.
     pub layout: Option<&'static Layout>,
-    /// The name or file metadata that defines the meaning of the scales; `None` if the table of the format defines it.
+    /// Words for messages: the tensor name or metadata that defines how to decode scales. `None` if neither of them defines it.
     pub said: Option<String>,
     /// Codes, scales, zero points and global scale as they are in the file.
     pub buffers: Buffers<'a>,
@@ -105,7 +105,7 @@ fn named_after(element: &str) -> String {
 }
 
 impl Naming {
-    /// Name of the first option that is set, without its dashes; `None` if no option is set.
+    /// Returns the name of the first option that is set, e.g. `format` for `--format`; `None` if no option is set.
     pub fn given(&self) -> Option<&'static str> {
         let options = [
             ("format", &self.format),
@@ -125,7 +125,7 @@ impl Naming {
         format.map(|format| self.with_rule(format)).transpose()
     }
 
-    /// True if `--rule` or `--format` names the rule; otherwise the format has the first rule of its table.
+    /// True if `--rule` or `--format` names the rule for picking scales; otherwise the default rule of the format applies.
     pub fn names_rule(&self) -> bool {
         self.rule.is_some() || self.format.as_deref().is_some_and(|format| format.contains('('))
     }
@@ -137,8 +137,8 @@ impl Naming {
     }
 
     /// Finds the quantized tensors of a file, in the order of the file. The options take precedence over the metadata of the
-    /// file. `only` and `skip` are patterns of names. Each pattern must match a name of this file or of `beside`, the names of a
-    /// file that this file is compared with.
+    /// file. `only` and `skip` are patterns of names. Each pattern must match a name in this file or in `beside`, the tensor
+    /// names of a second file that is compared with this file.
     pub fn find<'a>(
         &self,
         file: &'a TensorFile,
@@ -172,7 +172,7 @@ impl Naming {
             let recognised = (name.to_string(), buffers, convention);
             return Ok(vec![self.packed(file, recognised, &manifest, format, layout)?]);
         }
-        // Trust the metadata to list all quantized tensors, unless `--format` is given.
+        // If the metadata list quantized tensors, skip tensors that are not in the list, unless `--format` is set.
         let described = |name: &str| {
             let silent = manifest.tensors.is_empty() || format.is_some();
             silent || manifest.tensors.contains_key(name)
@@ -205,13 +205,14 @@ impl Naming {
         Ok(found)
     }
 
-    /// Replaces the rule of a format by the requested rule.
+    /// Replaces the rule of a format by the rule of `--rule`, if that is set.
     fn with_rule(&self, format: Format) -> Result<Format> {
         let rule = self.rule.as_deref();
         rule.map_or(Ok(format), |rule| format.with_rule(rule).map_err(Error::Usage))
     }
 
-    /// Applies the rule that the names of the tensors imply, if no rule was requested and the format has an NVFP4 rule.
+    /// Sets the NVFP4 rule that tensor names imply (`rule`), unless the user requested a rule or the format has a rule other than
+    /// the default.
     fn by_names(&self, format: Option<Format>, rule: Option<&str>) -> Result<Option<Format>> {
         let (Some(format), Some(rule)) = (format, rule) else {
             return Ok(format);
@@ -274,7 +275,8 @@ pub fn tensor_named<'a>(file: &'a TensorFile, name: &str) -> Result<Tensor<'a>> 
     })
 }
 
-/// Returns the names of all tensors that are parts of a quantized tensor. Types and shapes are not checked.
+/// Returns the names of all tensors that store codes, scales, zero points or global scales of a quantized tensor. Types and
+/// shapes are not checked.
 pub fn parts(file: &TensorFile) -> Result<HashSet<&str>> {
     let manifest = Manifest::read(file)?;
     let found = file.tensors().filter_map(|tensor| recognise(file, tensor, &manifest));
@@ -286,10 +288,11 @@ fn names_of_parts<'a>(recognised: &[Recognised<'a>]) -> HashSet<&'a str> {
     names.collect()
 }
 
-/// Name of a quantized tensor, its parts, and the convention that recognised it.
+/// Name of a quantized tensor, its codes and scales, and the naming convention that their names follow.
 type Recognised<'a> = (String, Buffers<'a>, &'static Convention);
 
-/// Returns the quantized tensor whose codes are `tensor`, if the manifest or the names of the other tensors imply one.
+/// Returns the quantized tensor whose codes are `tensor`; `None` if neither the manifest nor a naming convention identifies
+/// `tensor` as codes.
 fn recognise<'a>(file: &'a TensorFile, tensor: Tensor<'a>, manifest: &Manifest) -> Option<Recognised<'a>> {
     let mut conventions = FILE_NAMES.iter();
     conventions.find_map(|convention| convention.recognise(file, tensor, manifest))
@@ -322,8 +325,8 @@ pub fn values(format: &Format) -> Vec<f32> {
     codes.map(|code| format.repr().decode(code as u16)).collect()
 }
 
-/// Largest magnitude that still rounds to the largest value of the element type, relative to that value. It lies half of the
-/// last step above the largest value.
+/// Returns the ratio r such that magnitudes up to r times the largest value of the element type round to this value: 1 plus half
+/// the last step.
 pub fn reach(format: &Format) -> f32 {
     let max = format.element.max();
     let below = values(format).into_iter().map(f32::abs).filter(|value| *value < max);
@@ -382,7 +385,8 @@ impl Grid {
         rows.flat_map(move |r| columns.clone().map(move |c| r * cols + c))
     }
 
-    /// Index of the group `down` rows of groups below and `right` groups to the right; `None` outside of the tensor.
+    /// Returns the index of the group that lies `down` groups below and `right` groups to the right of `group`; `None` outside of
+    /// the tensor.
     pub fn neighbour(&self, group: usize, down: isize, right: isize) -> Option<usize> {
         let [r, c] = self.place(group);
         let (r, c) = (r.checked_add_signed(down)?, c.checked_add_signed(right)?);

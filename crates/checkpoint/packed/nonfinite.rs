@@ -35,7 +35,7 @@ impl Nonfinite {
         self.nan + self.inf
     }
 
-    /// Adds the counts of a later part of the same tensor to `all`.
+    /// Adds the counts of a later piece of the same tensor to `all`, which keeps the index of its first NaN or infinity.
     pub fn add(all: &mut Option<Self>, later: Option<Self>) {
         match (all.as_mut(), later) {
             (Some(all), Some(later)) => {

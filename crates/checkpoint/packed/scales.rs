@@ -26,7 +26,7 @@ pub(super) struct Scales<'a> {
 /// The order of the scales of a matrix.
 #[derive(Debug)]
 enum Order {
-    /// Order of the file. It is row-major, unless scales in any order were accepted.
+    /// Scales are used in file order: row-major, unless [`Buffers::unordered`] accepted them without a check of the order.
     Plain,
     /// Row-major, with each row of scales repeated for every row of the tile.
     Repeated {
@@ -37,7 +37,7 @@ enum Order {
 }
 
 impl<'a> Buffers<'a> {
-    /// Returns the scales in the order of the file, after a check of their type.
+    /// Checks the type of the scales, and returns them in file order.
     fn plain_scales(&self, scaling: Scaling, format: &Format) -> Result<Scales<'a>, String> {
         let name = self.data.name;
         let none = || format!("tensor '{name}' has no scales next to it, which '{format}' needs");
@@ -206,7 +206,7 @@ impl<'a> Scales<'a> {
     }
 }
 
-/// Checks that a layout applies to a single matrix with scales of `size` bytes.
+/// Checks that a layout of scales is for a single matrix (not for a grouped GEMM) and has scales of `size` bytes.
 pub fn check_layout(layout: &Layout, size: usize) -> Result<(), String> {
     let (name, takes) = (layout.name, layout.scale);
     let needs = "needs the ends of groups, which tensor files do not contain";

@@ -19,7 +19,7 @@ pub struct Stack {
 impl Stack {
     /// Splits a shape into a stack; `None` if the number of elements overflows the address space.
     pub fn new(shape: &[usize]) -> Option<Self> {
-        // Check 32 bits per element for overflow: no element is wider, and this leaves room for padded sizes.
+        // Count 32 bits per element in the check for overflow, so that sizes in bytes and padded sizes do not overflow either.
         shape
             .iter()
             .try_fold(32usize, |bits, size| bits.checked_mul((*size).max(1)))?;
@@ -59,7 +59,7 @@ impl Stack {
         Tensor { bytes, ..*tensor }
     }
 
-    /// The part of one matrix in a buffer that is split equally among all matrices.
+    /// Returns the items of one matrix. `all` holds the same number of consecutive items for each matrix.
     pub fn share<'a, T>(&self, all: &'a [T], expert: usize) -> &'a [T] {
         let len = all.len() / self.experts;
         &all[expert * len..][..len]
@@ -79,8 +79,9 @@ pub fn matrix_name(name: &str, shape: &[usize], expert: usize) -> String {
     }
 }
 
-/// Shape of a tensor that stores one part (e.g. scales) per matrix of a tensor of `shape`; `part` is the shape for one matrix.
-/// The result begins with the leading dimensions of `shape`. If `shape` is a vector, the result has no dimension for rows.
+/// Shape of a tensor that holds one array (e.g. the scales) for each matrix of a tensor of shape `shape`; `part` is the shape of
+/// one array. The result begins with the leading dimensions of `shape`. If `shape` is a vector, the result has no dimension for
+/// rows.
 pub fn spread(part: &[usize], shape: &[usize]) -> Vec<usize> {
     match (leading(shape), part) {
         ([], [1, across]) if shape.len() == 1 => vec![*across],

@@ -7,7 +7,7 @@ use ulplab_core::error::Error;
 use ulplab_core::pattern::selects;
 use ulplab_core::tensorfile::{Tensor, TensorFile};
 
-/// Name endings of zero points, for files whose zero points are not read.
+/// Name endings of zero points that ulplab recognises but cannot read.
 const ZERO_POINTS: [&str; 2] = [".qzeros", "_zero_point"];
 
 /// Explains why the format of the codes is unknown, and what the user can do.

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::Stack;
 
-/// Number of elements in a batch of work; a larger item is a batch of its own.
+/// Maximum number of elements in a batch of work; a single item with more elements forms a batch by itself.
 const BATCH: usize = 1 << 24;
 
 /// Applies `work` to all items in parallel, and passes the results to `take` in the order of the items. `elements` gives the

@@ -1,4 +1,4 @@
-//! Checks tensors with zero points: quantizes the source with the format's own rule, and compares the bytes. Does not search for
+//! Checks tensors with zero points: quantizes the source by the rule of the format and compares the bytes. Does not search for
 //! the causes of differences.
 
 use super::rules::Candidate;
@@ -18,7 +18,7 @@ pub fn compare(x: &[f32], cols: usize, stored: &Encoded, format: &Format) -> Dia
             _ => 8 * format.zero_point().map_or(1, |affine| affine.zero_bytes().max(1)),
         };
         let (want, found) = (numbers(made.part(part), bits), numbers(stored.part(part), bits));
-        // If the lengths of the parts differ, all items beyond the shorter part count as differences.
+        // If the stored and the expected part have different lengths, all items beyond the shorter one count as differences.
         let len = want.len().max(found.len());
         let wrong: Vec<usize> = (0..len).filter(|at| want.get(*at) != found.get(*at)).collect();
         let Some(&first) = wrong.first() else { continue };

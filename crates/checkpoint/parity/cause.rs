@@ -5,23 +5,23 @@ use std::fmt;
 /// A cause of differences between the stored bytes and the bytes of the reference rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
-    /// The scale follows from the largest magnitude of elements outside of the block, or of only a part of the block.
+    /// The scale is computed from the largest magnitude of elements outside of the block, or of only a part of the block.
     Amax,
-    /// The scale is rounded or clamped differently than by the rule.
+    /// The scale is rounded or clamped otherwise than by the reference rule.
     ScaleRounding,
-    /// A value half-way between two codes is rounded to the code that the rule does not choose.
+    /// A value half-way between two codes is rounded to the other code than by the reference rule.
     TieRule,
-    /// Values outside of the range wrap around, become NaN, or saturate at a value other than the rule's.
+    /// Values outside of the range wrap around, become NaN, or saturate at another value than by the reference rule.
     Saturation,
     /// 4-bit codes have another order within their bytes or words.
     NibbleOrder,
-    /// Scales are in a blocked layout that was not declared, or are not in the declared blocked layout.
+    /// Scales are stored in a blocked layout although none was declared, or are not in the declared layout.
     Swizzle,
     /// Rows and columns are exchanged, rows have another stride, or the bytes of words are swapped.
     Layout,
-    /// The f32 global scale has a different meaning than in the rule, is off by a factor, or was not used.
+    /// The f32 global scale is e.g. the reciprocal of the expected one, is off by a factor, or was not used.
     GlobalScale,
-    /// The quotient of value and scale is computed or rounded differently before the cast.
+    /// The quotient of value and scale is computed or rounded otherwise than by the reference rule before the cast.
     Division,
     /// Values are first rounded to another format, then to the format of the codes.
     DoubleRounding,
@@ -43,9 +43,9 @@ pub enum Cause {
     Stale,
     /// The bytes were never written.
     Missing,
-    /// There are too few differences to tell causes apart.
+    /// Too few bytes differ to tell one cause from another.
     Isolated,
-    /// The differences are rare and show no pattern, and similar elements are right.
+    /// The differences are rare and show no pattern, and similar elements match.
     Scattered,
     /// No other cause of this list applies.
     Unknown,

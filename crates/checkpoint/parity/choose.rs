@@ -1,15 +1,15 @@
-//! Chooses among the explanations of the same differences.
+//! Chooses the best of several explanations of the same differing bytes.
 
 use super::{Cause, Example, Finding, Scope};
 
-/// Minimum share of the differences that a cause must explain to be named.
+/// Minimum fraction of the differences that a cause must explain to be reported.
 pub const ENOUGH: f64 = 0.9;
-/// Scores of explanations that differ by less than this count as equal.
+/// Explanations are equally good if their scores differ by less than this.
 const SAME: f64 = 0.004;
-/// Maximum number of equally good explanations that are named in addition to the first.
+/// Maximum number of equally good explanations that are reported in addition to the first one.
 const OTHERS: usize = 2;
 
-/// A possible cause of differences in a sample, and the differences that it explains.
+/// A possible cause of differing bytes in a sample, and the indices of the differences that this cause explains.
 pub struct Explanation {
     pub cause: Cause,
     pub detail: String,
@@ -17,7 +17,7 @@ pub struct Explanation {
     pub others: Vec<String>,
     /// Indices of the differences that this explanation explains, in ascending order.
     pub explained: Vec<usize>,
-    /// False-alarm rate: share of the matching entries for which the explanation predicts a difference.
+    /// False-alarm rate: fraction of the matching entries for which the explanation wrongly predicts a difference.
     pub alarms: f64,
 }
 
@@ -33,9 +33,9 @@ impl Explanation {
         }
     }
 
-    /// Tests an explanation on a sample. `explains` has a flag for each difference: true if the explanation predicts the stored
-    /// bytes. `alarms` has a flag for each match: true if the explanation predicts a difference there. Returns `None` if no
-    /// difference is explained.
+    /// Creates an explanation from its test on a sample. `explains` has a flag for each differing entry: true if the explanation
+    /// predicts its stored bytes. `alarms` has a flag for each matching entry: true if the explanation wrongly predicts a
+    /// difference. Returns `None` if no difference is explained.
     pub fn tested(
         cause: Cause,
         detail: String,
@@ -51,14 +51,15 @@ impl Explanation {
         })
     }
 
-    /// Returns the differences in `open` that this explanation explains.
+    /// Filters the differences `open` (indices): returns the ones that this explanation explains.
     fn of<'a>(&'a self, open: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
         let open = open.iter().copied();
         open.filter(|index| self.explained.binary_search(index).is_ok())
     }
 }
 
-/// Converts explanations of a sample to findings. The sample has `looked` of `all` differences; counts are extrapolated to all.
+/// Converts explanations of a sample to findings. The sample has `looked` of `all` differences; the counts of the findings are
+/// scaled by `all / looked`.
 pub fn findings(
     chosen: Vec<Explanation>,
     scope: &Scope,
@@ -74,12 +75,13 @@ pub fn findings(
     chosen.into_iter().map(finding).collect()
 }
 
-/// Chooses at most two explanations. Returns them, and the indices of the differences that remain unexplained. Explanations with
-/// equal scores are named together, in the order of `tried`.
+/// Chooses the best one or two of the explanations `tried`. Returns them, and the indices of the differences that remain
+/// unexplained. Explanations with equal scores are reported together, in the order of `tried`.
 pub fn choose(tried: &[Explanation], differing: usize) -> (Vec<Explanation>, Vec<usize>) {
     let all: Vec<usize> = (0..differing).collect();
     let Some(first) = best(tried, &all, ENOUGH) else {
-        // Assume two faults at once only if together they explain more than either fault alone.
+        // No single explanation suffices: look for a pair whose first explanation covers at least 40 % of the differences. The
+        // pair must leave less than 5 % unexplained.
         let half = best(tried, &all, 0.4);
         let two = half.and_then(|first| {
             let open = rest(&all, &first);

@@ -15,12 +15,13 @@ use safetensors::Dtype;
 pub struct Pairing<'a> {
     /// Tensors of both files, in the order of the first file.
     pub pairs: Vec<(Tensor<'a>, Tensor<'a>)>,
-    /// Tensors that only one file has: the file ("want" or "got") and the name.
+    /// Tensors that only one file has: the side of the file ("want" or "got"), and the name of the tensor.
     pub unmatched: Vec<(&'static str, &'a str)>,
 }
 
 impl<'a> Pairing<'a> {
-    /// Pairs the tensors for which `selected` is true. Its arguments are the file ("want" or "got") and the name.
+    /// Pairs the tensors for which `selected(side, name)` is true; `side` is "want" for a tensor of the first file and "got" for
+    /// one of the second.
     pub fn new(want: &'a TensorFile, got: &'a TensorFile, selected: impl Fn(&str, &str) -> bool) -> Self {
         let mut all = Self::default();
         for tensor in want.tensors().filter(|tensor| selected("want", tensor.name)) {
@@ -36,11 +37,11 @@ impl<'a> Pairing<'a> {
     }
 }
 
-/// The tensors that are not part of a quantized tensor, paired by their names.
+/// The tensors of two files that are neither codes nor scales of a quantized tensor, paired by name.
 #[derive(Default)]
 pub struct Copies<'a> {
     all: Pairing<'a>,
-    /// Activation scales, which have no counterpart in the other file.
+    /// Names of activation scales in the second file, which have no counterpart in the first file.
     activations: Vec<&'a str>,
 }
 
@@ -60,7 +61,8 @@ pub struct Copied {
 type Difference = (String, Option<usize>);
 
 impl<'a> Copies<'a> {
-    /// Pairs all selected tensors, except the sources of quantized tensors and the parts of quantized tensors.
+    /// Pairs the selected tensors by name. Leaves out tensors of `want` that `got` stores quantized (`is_source`), and the codes
+    /// and scales in `got` (`is_part`).
     pub fn find(
         want: &'a TensorFile,
         got: &'a TensorFile,
@@ -88,7 +90,7 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// Compares all pairs. `print` receives a description of each difference.
+    /// Compares both tensors of every pair, and passes a description of each difference to `print`.
     pub fn compare(&self, json: bool, mut print: impl FnMut(&str) -> Result<(), Error>) -> Result<Copied> {
         let mut copied = Copied {
             all: self.all.pairs.len(),
@@ -121,8 +123,8 @@ impl<'a> Copies<'a> {
     }
 }
 
-/// Compares a tensor with its source: by bytes if the types are equal, else by the values of the source rounded to the other
-/// type. `None` if they are equal.
+/// Compares a tensor with its source (`want`): by bytes if the types are equal, else with the values of the source rounded to the
+/// type of the tensor. `None` if they are equal.
 fn difference(want: &Tensor, got: &Tensor) -> Option<Difference> {
     if want.shape != got.shape {
         return Some((format!("want shape {:?}, got {:?}", want.shape, got.shape), None));

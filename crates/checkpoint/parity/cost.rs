@@ -6,9 +6,9 @@ use super::{Diagnosis, StoredBytes};
 use crate::packed::{Grid, reach};
 use ulplab_core::formats::{Encoded, Format, GlobalScale, Group};
 
-/// Approximate number of elements on which all rules are compared.
+/// Approximate number of elements on which the errors of all rules are compared.
 const ELEMENTS: usize = 1 << 18;
-/// A rule is far from the best rule if its relative L2 error is more than `FAR` times that of the best rule.
+/// A rule is far worse than the best rule if its relative L2 error is more than `FAR` times as large.
 const FAR: f64 = 1.5;
 
 /// Errors of the rule that made the bytes, and of the best rule of the format.
@@ -22,28 +22,28 @@ pub struct Cost {
     pub best: String,
     /// Relative L2 error of the best rule.
     pub best_error: f64,
-    /// Number of blocks whose largest element is clipped, i.e. reduced by more than half a step, by the rule that made the
-    /// bytes.
+    /// Number of blocks whose largest element the rule that made the bytes clips, i.e. reduces by more than half a step.
     pub clipped: usize,
     /// Number of blocks in the rows that were compared.
     pub blocks: usize,
 }
 
 impl Cost {
-    /// True if the rule costs far more than the best rule: its relative L2 error is more than [`FAR`] times that of the best
-    /// rule, or it is larger and the rule clips most blocks. If the best rule has an error of 0, the values were already in the
-    /// format, and only a rule that clips is far.
+    /// True if the rule is far worse than the best rule: its relative L2 error is more than [`FAR`] times as large, or is larger
+    /// and the rule clips most blocks. If the best rule has an error of 0, the values were already in the format; then only a
+    /// rule that clips counts as far worse.
     ///
-    /// Measured for formats up to 6 bits on ten distributions (normal, uniform, heavy tails, outliers, tiny, large, …). Rules
-    /// that clip most blocks are far: `vllm` of MX formats has 1.7 to 14 times the best error and clips 75 to 98 % of blocks,
-    /// `nearest` has 2.1 to 3.8 times. Rules with a smallest scale are far on numbers of 10⁻⁶, and `floor` is far on uniform
-    /// numbers (2.1 times). A rule that only rounds differently is not far.
+    /// Limits from measurements of formats up to 6 bits on ten distributions (normal, uniform, heavy tails, outliers, tiny,
+    /// large, …). Rules that clip most blocks are far worse: `vllm` of MX formats has 1.7 to 14 times the best error and clips 75
+    /// to 98 % of blocks, `nearest` has 2.1 to 3.8 times the best error. Rules with a lower limit for scales are far worse on
+    /// numbers of 10⁻⁶. `floor` is far worse on uniform numbers (2.1 times). A rule that differs only in rounding is not far
+    /// worse.
     pub fn is_far(&self) -> bool {
         let clips = 2 * self.clipped > self.blocks && self.error > self.best_error;
         clips || self.error > FAR * self.best_error && (self.best_error > 0.0 || self.clipped > 0)
     }
 
-    /// Text of the warning that the rule costs far more than the best rule.
+    /// Returns the text of the warning that the rule has a far larger error than the best rule.
     pub fn words(&self) -> String {
         let (rule, best) = (&self.rule, &self.best);
         let share = 100.0 * self.clipped as f64 / self.blocks.max(1) as f64;
@@ -64,8 +64,8 @@ struct Rows {
 }
 
 impl Rows {
-    /// Reads all rows, or evenly spread tiles of rows if the tensor is large. `None` if the elements under a scale span too
-    /// many rows.
+    /// Reads all rows of a small tensor, or a sample of groups of rows that share scales. `None` if the rows of one group have
+    /// too many elements.
     fn new(source: Source, cols: usize, stored: &StoredBytes, format: &Format) -> Option<Self> {
         let rows = source.elements() / cols;
         let height = match format.scaling?.group {
@@ -116,7 +116,8 @@ fn relative_l2(x: &[f32], y: &[f32]) -> f64 {
     if all > 0.0 { (off / all).sqrt() } else { 0.0 }
 }
 
-/// Measures the cost of the rule that reproduces all bytes; `None` without such a rule, or if the format has only one rule.
+/// Compares the error of the rule that reproduces all bytes with that of the best rule. `None` if no rule reproduces them, or if
+/// the format has only one rule.
 pub fn measure(source: Source, cols: usize, stored: &StoredBytes, diagnosis: &Diagnosis) -> Option<Cost> {
     let made = diagnosis.exact.first().filter(|_| diagnosis.findings.is_empty())?;
     let format = &made.format;

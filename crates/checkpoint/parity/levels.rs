@@ -1,4 +1,4 @@
-//! Global scales that the quantizer may have used.
+//! Hypotheses about the global scales that the quantizer used.
 
 use super::maker::Maker;
 use super::problem::Problem;
@@ -7,17 +7,18 @@ use ulplab_core::formats::{Format, Global, Scale};
 /// The relation between the stored global scale and the global scale that the quantizer used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Level {
-    /// The stored number has the meaning that the quantizer's rule defines. Also used for formats without a global scale.
+    /// The quantizer used the stored number as its own rule defines it. Also the value for formats without a global scale.
     AsStored,
-    /// The stored number has the meaning that another rule defines.
+    /// The quantizer used the stored number as another rule defines it, e.g. as the reciprocal.
     As(Global),
-    /// The stored number was not used. The quantizer used the largest magnitude of the tensor itself.
+    /// The quantizer ignored the stored number and computed the global scale from the largest magnitude of the tensor.
     Own,
-    /// The quantizer used the largest magnitude that the stored number stands for, times this factor.
+    /// The quantizer computed its global scale from this factor times the largest magnitude that the stored number implies.
     Times(f64),
 }
 
-/// Returns quantizers with the rule of a format, one for each global scale that the rule may have used.
+/// Returns hypothetical quantizers with the rule of `format`, one for each way in which the stored global scale may have been
+/// used or ignored.
 pub fn levels(problem: &Problem, format: &Format) -> Vec<Maker> {
     let Some(own) = meaning(format) else {
         return vec![Maker::new(format, Level::AsStored, Vec::new())];
@@ -37,7 +38,7 @@ pub fn levels(problem: &Problem, format: &Format) -> Vec<Maker> {
     all
 }
 
-/// Meaning of the global scale of a format; `None` if it has no global scale.
+/// Returns how a format stores its global scale (amax, scale or reciprocal); `None` if the format has no global scale.
 fn meaning(format: &Format) -> Option<Global> {
     match (format.scaling?.scale, format.global) {
         (Scale::E4m3(rule), Some(_)) => Some(rule.stored),
@@ -50,7 +51,7 @@ pub fn usable(globals: &[f32]) -> bool {
     globals.iter().any(|global| global.is_finite() && *global > 0.0)
 }
 
-/// Converts a stored global scale to the largest magnitude that it stands for.
+/// Converts a stored global scale to the largest magnitude from which it was computed.
 pub fn amax_of(meaning: Global, stored: f32) -> f32 {
     match meaning {
         Global::Absent | Global::Amax => stored,
@@ -59,8 +60,8 @@ pub fn amax_of(meaning: Global, stored: f32) -> f32 {
     }
 }
 
-/// Factors by which the largest magnitude that a global scale stands for is off in known faults. Their reciprocals are tried as
-/// well.
+/// Factors by which known faults change the largest magnitude that a global scale is computed from. The reciprocals of these
+/// factors are tried as well.
 const KNOWN: [f64; 11] = [
     6.0,
     448.0,
@@ -75,8 +76,8 @@ const KNOWN: [f64; 11] = [
     240.0 / 448.0,
 ];
 
-/// Returns quantizers whose global scales stand for the stored largest magnitude times a factor, one quantizer for each known
-/// factor.
+/// Returns hypothetical quantizers, one for each known factor. The global scales of a quantizer are computed from its factor
+/// times the largest magnitude that the stored scales imply.
 pub fn by_factor(problem: &Problem, format: &Format) -> Vec<Maker> {
     let Some(meaning) = meaning(format) else {
         return Vec::new();

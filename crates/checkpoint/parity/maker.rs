@@ -1,4 +1,4 @@
-//! A maker is a possible quantizer of the bytes: a rule, its global scales, and a change of its input.
+//! A maker is a hypothesis about the quantizer that made the stored bytes: a rule, its global scales, and a change of its input.
 
 use super::Cause;
 use super::levels::Level;
@@ -8,11 +8,11 @@ use super::rounded::{cut_to_bf16, through, to_bf16, to_f16, to_tf32};
 use super::rules::approximate;
 use ulplab_core::formats::{E4M3, E5M2, Format, Group, Scale, Select, Single};
 
-/// A change of the values before quantization, i.e. a possible fault of the input.
+/// A hypothetical fault of the input: a change of the values before quantization.
 pub struct Input {
-    /// Description of the fault; continues the words "the input is".
+    /// Description of the fault that follows the words "the input is", e.g. "negated".
     pub detail: &'static str,
-    /// Cause that is reported if a quantizer with this change reproduces the bytes.
+    /// Cause to report if a quantizer with this changed input reproduces the stored bytes.
     pub cause: Cause,
     change: Change,
 }
@@ -32,7 +32,7 @@ const fn place(detail: &'static str, change: Origin) -> Input {
     Input { detail, cause, change }
 }
 
-/// All changes of the input that are tried.
+/// All faults of the input that the search tests.
 pub const INPUTS: &[Input] = &[
     value("cut off at zero: negative values became 0 (ReLU)", |x| {
         if x < 0.0 { 0.0 } else { x }
@@ -94,12 +94,12 @@ pub const INPUTS: &[Input] = &[
     }),
 ];
 
-/// A possible quantizer: a rule with its global scales and a change of its input.
+/// A hypothesis about the quantizer: a rule, its global scales, and a change of its input.
 #[derive(Clone)]
 pub struct Maker {
-    /// The format, with the rule that picks its scales.
+    /// The format, including the rule that computes the scales.
     pub format: Format,
-    /// The global scales as the rule stores them; empty if the format has none.
+    /// The global scales in the form that the rule stores (amax, scale or reciprocal); empty if the format has none.
     pub globals: Vec<f32>,
     /// The relation between `globals` and the stored global scales.
     pub level: Level,
@@ -123,7 +123,7 @@ impl Maker {
         Self::new(format, Level::AsStored, problem.stored.global.clone())
     }
 
-    /// Global scale of a group; 1 if there is none.
+    /// Returns the global scale that applies to a group; 1 if the format has none.
     pub fn global(&self, problem: &Problem, group: usize) -> f32 {
         match (self.format.global, &self.globals[..]) {
             (Some(Group::Token), globals) => globals[problem.grid.place(group)[0]],
@@ -132,7 +132,7 @@ impl Maker {
         }
     }
 
-    /// Quantizer of a single group; `None` if the format has no scales.
+    /// Returns the quantizer for the elements of one group; `None` if the format has no scales.
     pub(super) fn single(&self, problem: &Problem, group: usize) -> Option<Single> {
         Single::new(&self.format, self.global(problem, group))
     }
@@ -142,8 +142,8 @@ impl Maker {
         matches!(self.format.scaling.map(|scaling| scaling.scale), Some(Scale::E4m3(rule)) if rule.select != Select::One)
     }
 
-    /// Bits of the scale of a group; `None` if the format has no scales, if the group is too large, or if the changed input lies
-    /// outside of the source.
+    /// Returns the encoded scale that this quantizer computes for a group. `None` if the format has no scales, if the group is
+    /// too large to read, or if the faulty input reads outside of the source.
     pub fn scale(&self, problem: &Problem, group: usize) -> Option<u32> {
         self.format.scaling?;
         if self.input.is_none() && !self.selects() {
@@ -156,14 +156,15 @@ impl Maker {
         Some(self.scale_of(problem, group, largest(block.iter().copied()), &block))
     }
 
-    /// True if the rule gives the stored scale for an amax that is off by the relative error `by`, up or down. Always false
-    /// unless the rule's kernel uses approximate reciprocals.
+    /// True if a relative error `by` of the amax explains the stored scale: the rule gives this scale for amax · (1 + `by`) or
+    /// amax · (1 - `by`). Always false for a changed input, and for rules that select scales or whose kernels do not use
+    /// approximate reciprocals.
     pub fn nearly(&self, problem: &Problem, group: usize, stored: u32, by: f32) -> bool {
         let about = |by: f32| self.scale_of(problem, group, problem.amax[group] * (1.0 + by), &[]) == stored;
         approximate(&self.format) && self.input.is_none() && !self.selects() && (about(by) || about(-by))
     }
 
-    /// Bits of the scale of a group with this amax. Rules that try several scales use the values `block`.
+    /// Returns the encoded scale of a group with this amax. Rules that try several scales also read the elements, `block`.
     pub fn scale_of(&self, problem: &Problem, group: usize, amax: f32, block: &[f32]) -> u32 {
         let bits = match self.selects() {
             true => {
@@ -179,8 +180,8 @@ impl Maker {
         }
     }
 
-    /// Returns the values at the flat indices `at` after the change of the input; `None` if one of them lies outside of the
-    /// source. `read` returns the source values at these indices.
+    /// Returns the input values at the flat indices `at`, with the fault of the input applied; `None` if the fault reads outside
+    /// of the source. `read` returns the source values at these indices.
     fn changed(
         &self,
         problem: &Problem,
@@ -198,24 +199,24 @@ impl Maker {
         }
     }
 
-    /// Returns `len` values from flat index `at` on, after the change of the input; `None` if one of them lies outside of the
-    /// source.
+    /// Returns `len` input values from flat index `at` on, with the fault of the input applied; `None` if the fault reads outside
+    /// of the source.
     pub fn values(&self, problem: &Problem, at: usize, len: usize) -> Option<Vec<f32>> {
         self.changed(problem, || problem.source.read(at, len), at..at + len)
     }
 
-    /// Quotients of the values of a cell and the scale, i.e. the inputs of the cast.
+    /// Divides the values `x` of a cell by its scale: returns the inputs of the cast to codes.
     pub fn quotients(&self, problem: &Problem, cell: &Cell, x: &[f32], scale: u32) -> Vec<f32> {
         let Some(single) = self.single(problem, cell.group) else {
             return x.to_vec();
         };
-        // The factor is the same for every amax except 0.
+        // Use the amax of the source even if the input was changed: the factor depends on the amax only if the amax is 0.
         let amax = problem.amax[cell.group];
         let factor = single.factor(scale, amax);
         x.iter().map(|x| single.scaled(*x, factor)).collect()
     }
 
-    /// Codes of a cell under a scale.
+    /// Computes the codes of a cell with the encoded scale `scale`; `None` if the faulty input reads outside of the source.
     pub fn codes(&self, problem: &Problem, cell: &Cell, scale: u32) -> Option<Vec<u16>> {
         let x = self.values(problem, cell.at, cell.len)?;
         let repr = self.format.repr();

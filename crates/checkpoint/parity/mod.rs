@@ -4,8 +4,8 @@
 //! First, the rules that reproduce the bytes of a sample are compared with all bytes. If no rule matches, every combination of
 //! rule, order of codes and scales, encoding, global scale and input is compared with a sample. The simplest combination that
 //! reproduces the sample becomes the reference. Then the rows and columns with remaining differences are described, and every
-//! cause that can be computed is tested on differences and matches. A cause is named only if it predicts the stored bytes. Causes
-//! with the same predictions are named together. Differences that no cause predicts are called unknown.
+//! cause that can be simulated is tested on differing and on matching bytes. A cause is reported only if it predicts the stored
+//! bytes. Causes with the same predictions are reported together. Differences that no cause predicts are called unknown.
 
 pub mod bytes;
 mod cause;
@@ -55,7 +55,7 @@ pub struct StoredBytes<'a> {
     pub layout: Option<&'static Layout>,
 }
 
-/// A group of mismatches that have the same cause.
+/// Mismatches between stored and expected bytes that have the same cause.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The most likely cause.
@@ -64,11 +64,11 @@ pub struct Finding {
     pub detail: String,
     /// Other causes that explain the same mismatches equally well.
     pub others: Vec<String>,
-    /// Kind and number of the items that are counted, and their rows and columns.
+    /// Kind of the compared items (e.g. codes), their number, and the rows and columns of the mismatches.
     pub scope: Scope,
     /// Number of mismatches that the cause explains.
     pub count: usize,
-    /// The first mismatch; `None` if a single element does not show the cause.
+    /// The first mismatch; `None` if the cause cannot be shown on a single element.
     pub example: Option<Example>,
 }
 
@@ -88,25 +88,26 @@ pub struct Example {
 /// Result of the diagnosis of one tensor.
 #[derive(Clone, Debug)]
 pub struct Diagnosis {
-    /// The reference: the format, with the rule whose bytes the stored bytes are compared with.
+    /// The format and rule whose bytes the stored bytes are compared with.
     pub reference: Candidate,
-    /// Name of the order of the codes.
+    /// Name of the order of the codes, e.g. `row-major`.
     pub data_order: String,
     /// Name of the order of the scales: `row-major`, a layout, or a faulty order.
     pub scale_order: String,
-    /// All rules that reproduce every byte, if codes and scales are stored in these orders.
+    /// All rules that reproduce every byte, given `data_order` and `scale_order`.
     pub exact: Vec<Candidate>,
-    /// Accepted rules that differ from the bytes only by as much as the approximate reciprocals of their kernels explain.
+    /// Rules whose bytes differ so little that the approximate reciprocals in their GPU kernels explain the differences.
     pub tolerated: Vec<Candidate>,
-    /// Number of global scales that do not match the largest magnitude of their elements.
+    /// Number of stored global scales that were not computed from the largest magnitude of their elements.
     pub foreign_globals: usize,
-    /// Differences from the reference: first differences of storage, then all others, sorted by their share.
+    /// Findings about differences from the reference: first wrong orders and encodings, then all others, by descending fraction
+    /// of differing items.
     pub findings: Vec<Finding>,
 }
 
 impl Diagnosis {
-    /// In findings about global scales, replaces the words "it is read as" by "`said` says that it is". `said` names the source
-    /// that defines the meaning of the global scale.
+    /// Replaces the words "it is read as" by "`said` says that it is" in findings about global scales. `said` names the tensor
+    /// name or metadata that defines how to decode the global scale.
     pub fn say_why(&mut self, said: Option<&str>) {
         let of_global = |finding: &&mut Finding| finding.cause == Cause::GlobalScale;
         for (finding, said) in self.findings.iter_mut().filter(of_global).zip(said) {
@@ -126,12 +127,13 @@ impl Diagnosis {
     }
 }
 
-/// The items that a finding counts, and the rows and columns of these items.
+/// The items that a finding is about, and the rows and columns where they differ.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    /// Description of the rows and columns, continues the word "in"; `None` if the mismatches are everywhere.
+    /// Rows and columns of the mismatches as text that follows the word "in", e.g. "rows 0 to 7"; `None` if the mismatches are
+    /// everywhere.
     pub place: Option<String>,
-    /// Number of items at this place.
+    /// Number of items in the rows and columns of `place`.
     pub region: usize,
     /// Number of items compared, in `unit`.
     pub of: usize,
@@ -140,7 +142,7 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Creates the scope of all items of a unit, at any place.
+    /// Creates the scope of a finding about a whole tensor of `of` compared items, without a range of rows or columns.
     fn everywhere(of: usize, unit: &'static str) -> Self {
         Self {
             place: None,
@@ -163,14 +165,13 @@ impl Scope {
     }
 }
 
-/// The rules that are accepted if they reproduce the bytes.
+/// Selects the rules that a diagnosis accepts if they reproduce the bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rules {
     /// Any rule in the format's table of rules.
     #[default]
     Any,
-    /// Any rule whose scales have the same meaning as the scales of the format. Used where the meaning of the stored scales is
-    /// known.
+    /// Any rule that decodes stored scales like the format does. For files whose names or metadata fix how scales are decoded.
     ReadAlike,
     /// Only the format's own rule.
     Own,
@@ -181,22 +182,23 @@ pub enum Rules {
 pub struct DiagnosisOptions {
     /// The rules that are accepted.
     pub rules: Rules,
-    /// Type of the scales in the file, if it is narrower than the f32 scales of the rules.
+    /// Type of the scales in the file if it is bf16 or f16 although the rules compute f32 scales; else `None`.
     pub narrow: Option<Half>,
 }
 
-/// Diagnoses stored bytes, given the source values of shape `[rows, cols]`. If `named`, compares the bytes with the format's
-/// own rule only, otherwise with all rules.
+/// Diagnoses stored bytes, given the source values of shape `[rows, cols]`. With `named`, accepts only the rule of `format`,
+/// otherwise every rule in the table of the format.
 ///
 /// # Panics
-/// If the format does not support `cols`, or if the buffers are too small.
+/// Panics if the format does not support `cols`, or if the buffers are too small.
 pub fn diagnose(x: &[f32], cols: usize, stored: &StoredBytes, format: &Format, named: bool) -> Diagnosis {
     let rules = if named { Rules::Own } else { Rules::Any };
     let asked = DiagnosisOptions { rules, narrow: None };
     diagnose_from(Source::slice(x), cols, stored, format, asked, &AtomicUsize::new(0))
 }
 
-/// Like [`diagnose`], but reads the source values on demand. `done` counts the elements that were compared with a rule.
+/// Same as [`diagnose`], but reads the source values on demand, and takes options. `done` counts the elements compared so far,
+/// for a progress bar.
 pub fn diagnose_from(
     source: Source,
     cols: usize,
@@ -214,7 +216,7 @@ pub fn diagnose_from(
         codes: StorageForm::default(),
         under_stored: false,
     };
-    // Try the scales as the rules compute them, then the scales rounded to the type in the file.
+    // Compare with the f32 scales of the rules first, and if no rule matches, with these scales rounded to the type in the file.
     let narrow = asked.narrow.and_then(|half| Some((half, storage.narrowed(half)?)));
     let held = |formats: &[Format]| {
         let mut all = rules::candidates(&declared, formats);
@@ -250,7 +252,7 @@ pub fn diagnose_from(
     if !named && !own_exact.is_empty() {
         return Diagnosis::exact(&storage, own_exact, tolerated);
     }
-    // Only rules that define the scales differently from the declared format reproduce every byte: report this.
+    // Every rule that reproduces the bytes decodes scales otherwise than the declared format: report a wrong scale convention.
     if asked.rules == Rules::ReadAlike && !exact.is_empty() {
         let own = problem.format;
         let finding = storage::read_otherwise(&problem, &exact[0].format, &own);
@@ -285,7 +287,7 @@ pub fn diagnose_from(
 }
 
 /// Finds the causes of all differences between the stored bytes and the bytes of `maker`, the quantizer that fits best. `in_form`
-/// gives the order and encoding of the stored bytes.
+/// has the order and encoding in which codes and scales are stored.
 fn explain(
     in_form: View,
     maker: &Maker,
@@ -341,13 +343,13 @@ fn explain(
     }
 }
 
-/// Number of global scales that do not match the largest magnitude of their elements. Such global scales were calibrated, or are
-/// wrong.
+/// Returns the number of stored global scales that were not computed from the largest magnitude of their elements: they were
+/// calibrated, or are wrong.
 fn foreign(problem: &Problem, format: &Format) -> usize {
     let globals = problem.stored.global.iter().enumerate();
     let own = |index: usize| format.global_of(problem.amax_under(index));
-    // Accept 2 ulps, since a global scale is a rounded quotient or its rounded reciprocal. A stored largest magnitude must be
-    // exact.
+    // Accept 2 ulps: a global scale is a rounded quotient, or the rounded reciprocal of a quotient. A global scale that is an
+    // amax must be exact.
     let ulps = match format.scaling.map(|scaling| scaling.scale) {
         Some(Scale::E4m3(rule)) if rule.stored == Global::Amax => 0,
         _ => 2,

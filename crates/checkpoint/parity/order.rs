@@ -1,4 +1,4 @@
-//! Orders in which codes and scales may be stored by mistake, or by another program.
+//! Orders in which a faulty kernel or another program may store codes and scales.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use super::problem::Problem;
 use ulplab_core::error::counted;
 use ulplab_core::layouts::{Groups, LAYOUTS};
 
-/// Maximum number of padded row strides that are tried.
+/// Maximum number of row strides that are tested, for rows that were stored with padding.
 const STRIDES: usize = 64;
 
 type At = Box<dyn Fn(usize, usize) -> usize + Send + Sync>;
@@ -18,15 +18,15 @@ type Size = (usize, usize);
 /// An order in which the entries of a matrix may be stored.
 pub struct Order {
     pub name: String,
-    /// Cause that is reported if this is not the declared order.
+    /// Cause to report if the bytes have this order, but another was declared.
     pub cause: Cause,
-    /// Position of the entry at a row and a column; `usize::MAX` if it is stored nowhere.
+    /// Maps row and column of an entry to its index in the buffer; `usize::MAX` if the entry is not stored.
     pub at: At,
     /// Number of mistakes that lead to this order: 0 for the declared order, else 1 or 2.
     pub steps: u8,
 }
 
-/// The orders that are tried for a matrix. The first one is the declared order.
+/// The orders that are tested on a matrix. The first one is the declared order.
 struct Orders(Vec<Order>);
 
 impl Orders {
@@ -50,12 +50,13 @@ impl Orders {
         self.add(name, Cause::Layout, at);
     }
 
-    /// Adds one to the number of mistakes of the last order.
+    /// Counts one more mistake for the order that was added last.
     fn further(&mut self) {
         self.0.last_mut().expect("an order was added").steps += 1;
     }
 
-    /// Adds row-major or column-major order with nearby entries exchanged. Column-major order counts as one more mistake.
+    /// Adds row-major or column-major order with index XOR `bits`, i.e. with entries exchanged within small groups. Column-major
+    /// order counts as one more mistake.
     fn exchanged(&mut self, (rows, cols): Size, by_columns: bool, name: &str, cause: Cause, bits: usize) {
         match by_columns {
             false => self.add(name, cause, move |r, c| (r * cols + c) ^ bits),
@@ -68,7 +69,8 @@ impl Orders {
         }
     }
 
-    /// Adds orders that are common mistakes for any matrix, of codes or of scales.
+    /// Adds wrong orders that are possible for codes and for scales: wrong strides, and transposed, reversed, rotated or
+    /// interleaved rows and columns.
     fn common(&mut self, (rows, cols): Size, len: usize, unit: &str, width: usize) {
         let widest = len.saturating_sub(cols) / rows.saturating_sub(1).max(1);
         for stride in (cols + 1..=widest).take(STRIDES) {
@@ -126,7 +128,7 @@ impl Orders {
     }
 }
 
-/// Heights and widths of tiles of codes that are tried, in addition to the tile of the format.
+/// Heights and widths of tiles of codes that are tested, in addition to the tile of the format.
 const TILES: [(usize, usize); 13] = [
     (8, 8),
     (8, 16),
@@ -143,7 +145,7 @@ const TILES: [(usize, usize); 13] = [
     (128, 32),
 ];
 
-/// Returns the orders that are tried for codes.
+/// Returns the orders in which codes may be stored. The first one is row-major, the correct order.
 pub fn of_codes(problem: &Problem) -> Vec<Order> {
     let (rows, cols) = (problem.grid.rows, problem.grid.cols);
     let shape = (rows, cols);
@@ -187,7 +189,7 @@ pub fn of_codes(problem: &Problem) -> Vec<Order> {
     orders.0
 }
 
-/// Adds orders of 4-bit codes. `tile` is the number of columns that share a scale.
+/// Adds wrong orders of 4-bit codes within bytes and words. `tile` is the number of columns that share a scale.
 fn nibbles(orders: &mut Orders, (rows, cols): Size, tile: usize) {
     let widths = BTreeSet::from([tile, 16, 32, 64, 128, cols]).into_iter();
     for width in widths.filter(|width| width % 2 == 0 && cols % width == 0) {
@@ -223,7 +225,8 @@ fn nibbles(orders: &mut Orders, (rows, cols): Size, tile: usize) {
     }
 }
 
-/// An order within a tile of 128 × 4 scales: suffix of the name, and position by row and column in the tile.
+/// An order of the scales within a tile of 128 × 4: suffix for the name of the order, and function from row and column in the
+/// tile to the index.
 type Inside = (&'static str, fn(usize, usize) -> usize);
 
 const INSIDE: [Inside; 6] = [
@@ -246,7 +249,7 @@ fn in_tile(r: usize, c: usize) -> usize {
     r % 32 * 16 + r / 32 * 4 + c
 }
 
-/// Returns the orders that are tried for scales.
+/// Returns the orders in which scales may be stored. The first one is the declared layout, or else row-major.
 pub fn of_scales(problem: &Problem) -> Vec<Order> {
     let (rows, cols) = problem.grid.count;
     let shape = (rows, cols);
@@ -295,7 +298,7 @@ pub fn of_scales(problem: &Problem) -> Vec<Order> {
         orders.0[0].steps = 0;
         for order in &mut orders.0[1..] {
             order.steps = order.steps.max(1);
-            // If a blocked layout was declared, a plain order means that swizzling was left out.
+            // A blocked layout was declared, but the scales are row-major: the kernel left out the swizzle.
             if declared.name.starts_with("blocked") && order.name == "row-major" {
                 order.cause = Cause::Swizzle;
             }
@@ -304,7 +307,8 @@ pub fn of_scales(problem: &Problem) -> Vec<Order> {
     orders.0
 }
 
-/// Adds orders of scales in tiles of 128 × 4 other than blocked_128x4.
+/// Adds wrong variants of the layout blocked_128x4: another order of the tiles of 128 × 4 or within a tile, or another padding of
+/// K.
 fn tiles(orders: &mut Orders, (rows, cols): Size) {
     let (down, across) = (rows.div_ceil(128), cols.div_ceil(4));
     for (inside, place) in INSIDE {
@@ -331,7 +335,7 @@ fn tiles(orders: &mut Orders, (rows, cols): Size) {
     }
 }
 
-/// Adds the orders of scales that were un-swizzled although they were row-major, or swizzled twice.
+/// Adds two orders: row-major scales that were un-swizzled by mistake, and scales that were swizzled twice.
 fn unswizzled(orders: &mut Orders, (rows, cols): Size, len: usize) {
     if rows % 128 != 0 || cols % 4 != 0 || rows * cols > len || rows * cols > 1 << 26 {
         return;

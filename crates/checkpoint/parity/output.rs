@@ -12,8 +12,8 @@ use ulplab_core::error::{Error, Result, counted};
 use ulplab_core::formats::Format;
 use ulplab_core::record::to_json;
 
-/// Writes the diagnosis of a tensor as text or as one line of JSON, with a warning if the rule costs far more than the best
-/// rule.
+/// Writes the diagnosis of a tensor as text or as one line of JSON, with a warning if `cost` says that another rule has a far
+/// smaller error.
 pub fn print(
     out: &mut dyn Write,
     json: bool,
@@ -37,7 +37,7 @@ pub fn print(
     write(out, &text)
 }
 
-/// Prints the summary line. Returns true if it says PASS.
+/// Prints the summary line. Returns true (PASS) if every tensor is explained and all unquantized tensors are equal.
 pub fn summary(
     out: &mut dyn Write,
     json: bool,
@@ -75,7 +75,7 @@ pub fn summary(
     Ok(pass)
 }
 
-/// Writes text to `out`, the standard output. An error message names the standard output.
+/// Writes text to `out`, which error messages call the standard output.
 pub fn write(out: &mut dyn Write, text: &str) -> Result<()> {
     out.write_all(text.as_bytes())
         .map_err(Error::io("standard output", "write"))
@@ -84,7 +84,7 @@ pub fn write(out: &mut dyn Write, text: &str) -> Result<()> {
 fn names(candidates: &[Candidate]) -> String {
     let all = candidates.iter().map(|candidate| rule_name(&candidate.format));
     let all: Vec<String> = all.collect();
-    // Name the rounding of scales once: it is the same for all candidates.
+    // Append the rounding of scales (e.g. to bf16) only once: it is the same for all candidates.
     all.join(", ") + &candidates.first().map_or(String::new(), Candidate::rounded)
 }
 

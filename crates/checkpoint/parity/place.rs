@@ -1,9 +1,9 @@
-//! Describes places of faults: ranges of rows and columns, or every n-th row or column.
+//! Describes the positions of faulty entries: ranges of rows and columns, or every n-th row or column.
 
 use std::collections::BTreeSet;
 
-/// Maps row and column of an entry of a matrix to those of another entry, given the size of the matrix. The result may lie
-/// outside of the matrix.
+/// Function `([row, column], [rows, columns]) -> [row, column]` that maps an entry of a matrix to the entry that is read instead.
+/// The result may lie outside of the matrix.
 pub type Origin = fn([usize; 2], [usize; 2]) -> [usize; 2];
 
 /// Flat index of an entry of a matrix of size `[rows, cols]`; `None` if the entry is outside.
@@ -18,18 +18,18 @@ pub struct Hits {
     pub cols: Vec<u32>,
 }
 
-/// The rows, or the columns, that contain hits.
+/// Pattern of the rows (or of the columns) that contain faulty entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     All,
     Range(usize, usize),
-    /// Indices whose remainder modulo the number is in the list.
+    /// Indices whose remainder modulo the first field is in the list.
     Every(usize, Vec<usize>),
-    /// Indices without a pattern: true for each index with hits.
+    /// No pattern: a flag for each index, true if it has faulty entries.
     Some(Vec<bool>),
 }
 
-/// The rows and columns that contain hits.
+/// The rows and columns of a matrix that contain faulty entries.
 #[derive(Clone, Debug)]
 pub struct Place {
     rows: Part,
@@ -50,7 +50,7 @@ impl Hits {
         self.cols[c] += 1;
     }
 
-    /// Adds up two counts of hits in the same matrix. Either may be empty.
+    /// Adds the counts of `other`, which is about the same matrix. An empty `self` means that all counts are 0.
     pub fn merge(mut self, other: Self) -> Self {
         if self.rows.is_empty() {
             return other;
@@ -70,10 +70,10 @@ impl Hits {
     }
 }
 
-/// Finds the simplest pattern that covers nearly all hits, and in which nearly all indices are hit.
+/// Finds the simplest pattern of indices (all, a range, every n-th) that fits the indices with faulty entries.
 fn part(hits: &[u32]) -> Part {
     let n = hits.len();
-    // Rows with far fewer hits than the fullest row belong to a different fault.
+    // Ignore rows with less than 1/50 of the faulty entries of the worst row: they belong to another fault.
     let least = hits.iter().copied().max().unwrap_or(0) / 50;
     let hit: Vec<usize> = (0..n).filter(|i| hits[*i] > least).collect();
     let (Some(&first), Some(&last)) = (hit.first(), hit.last()) else {
@@ -138,7 +138,7 @@ impl Part {
 }
 
 impl Place {
-    /// Number of entries of the matrix at this place.
+    /// Number of entries of the matrix in these rows and columns.
     pub fn len(&self) -> usize {
         self.rows.len(self.size.0) * self.cols.len(self.size.1)
     }
@@ -147,7 +147,7 @@ impl Place {
         self.rows.contains(r) && self.cols.contains(c)
     }
 
-    /// Describes the place, in words that continue "in"; `None` if the place is the whole matrix.
+    /// Describes the rows and columns in words that follow "in", e.g. "rows 0 to 7"; `None` for the whole matrix.
     pub fn text(&self, row: &str, column: &str) -> Option<String> {
         let rows = self.rows.text(self.size.0, row).filter(|_| self.size.0 > 1);
         let cols = self.cols.text(self.size.1, column).filter(|_| self.size.1 > 1);

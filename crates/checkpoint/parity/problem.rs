@@ -1,4 +1,4 @@
-//! The inputs of a diagnosis (source and stored bytes), and samples of both.
+//! The inputs of a diagnosis (source values and stored bytes), and samples of their groups and elements.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -9,13 +9,13 @@ use crate::packed::Grid;
 use ulplab_core::formats::{Format, Group};
 use ulplab_core::tensorfile::Tensor;
 
-/// Maximum number of elements of a cell.
+/// Maximum number of elements of a cell (row segment under one scale).
 const CELL: usize = 128;
-/// Minimum and maximum number of groups, or of cells, in a sample.
+/// Minimum and maximum number of groups, and of cells (short row segments under one scale), in a sample.
 const GROUPS: (usize, usize) = (16, 1024);
-/// Number of rows that are compared at a time (a strip), if groups are taller than 256 rows.
+/// Number of rows that are read and compared at a time (a strip) if the groups are taller than 256 rows.
 const STRIP: usize = 16;
-/// Maximum number of elements of a group. The scale of a larger group is not computed if the input is changed.
+/// Maximum number of elements of a group for tests that read every element, e.g. hypotheses about a faulty input.
 const LARGE: usize = 1 << 15;
 
 /// The source values, read on demand.
@@ -61,7 +61,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Returns `len` values from flat index `at` on, rotated if the format rotates.
+    /// Returns `len` values from flat index `at` on, rotated if the format rotates its input (Hadamard).
     pub fn read(&self, at: usize, len: usize) -> Vec<f32> {
         let size = self.rotation.and_then(|format| format.rotation).unwrap_or(1);
         let (start, end) = (at / size * size, (at + len).div_ceil(size) * size);
@@ -86,7 +86,7 @@ impl<'a> Source<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
     pub group: usize,
-    /// Flat index of the first element.
+    /// Flat index, in the tensor, of the first element of the cell.
     pub at: usize,
     pub len: usize,
 }
@@ -100,11 +100,11 @@ pub struct Problem<'a> {
     pub stored: &'a StoredBytes<'a>,
     /// Largest magnitude of each group; NaN if the group has a NaN.
     pub amax: Vec<f32>,
-    /// Counts the elements that were compared with a rule.
+    /// Number of elements compared with a rule so far, for a progress bar.
     pub done: &'a AtomicUsize,
 }
 
-/// A sample of groups and of cells, evenly spread and deterministic.
+/// A deterministic sample of groups and of cells, spread over the whole tensor.
 pub struct Sample {
     pub groups: Vec<usize>,
     pub cells: Vec<Cell>,
@@ -137,21 +137,21 @@ impl<'a> Problem<'a> {
         problem
     }
 
-    /// Number of rows of a strip, and number of strips.
+    /// Returns the number of rows of a strip (rows that are compared at a time), and the number of strips.
     pub fn strips(&self) -> (usize, usize) {
         let tile = self.grid.tile.0;
         let height = if tile > 256 { STRIP } else { tile };
         (height, self.grid.rows.div_ceil(height))
     }
 
-    /// Index of the first element of a strip, and number of elements of the strip.
+    /// Returns the flat index of the first element of strip number `index`, and the number of elements of the strip.
     pub fn strip(&self, index: usize) -> (usize, usize) {
         let height = self.strips().0;
         let rows = height.min(self.grid.rows - index * height);
         (index * height * self.grid.cols, rows * self.grid.cols)
     }
 
-    /// Index of the row of groups that contains a strip.
+    /// Returns the index of the row of groups in which a strip (rows that are compared at a time) lies.
     pub fn row_of_groups(&self, strip: usize) -> usize {
         strip * self.strips().0 / self.grid.tile.0
     }
@@ -177,7 +177,7 @@ impl<'a> Problem<'a> {
         amax.into_iter().map(f32::from_bits).collect()
     }
 
-    /// True if groups have too many elements to read every element of a group.
+    /// True if groups are larger than `LARGE`: tests that read every element of a group are then skipped.
     pub fn large(&self) -> bool {
         self.grid.tile.0 * self.grid.tile.1 > LARGE
     }
@@ -187,7 +187,7 @@ impl<'a> Problem<'a> {
         self.format.scaling.map_or(0, |scaling| scaling.scale.bytes())
     }
 
-    /// Bits of the scale at an index of the buffer; all f32 NaN become the same bits.
+    /// Returns the encoded scale at an index of the buffer; `None` beyond its end. All f32 NaN become the same bits.
     pub fn scale_at(&self, place: usize) -> Option<u32> {
         let size = self.scale_bytes();
         match *self.stored.scale.get(place.checked_mul(size)?..)?.get(..size)? {
@@ -198,7 +198,7 @@ impl<'a> Problem<'a> {
         }
     }
 
-    /// Code at an index of the buffer.
+    /// Returns the code at an index of the buffer; `None` beyond its end.
     pub fn code_at(&self, place: usize) -> Option<u16> {
         let data = self.stored.data;
         match self.format.element.stored_bits() {
@@ -208,14 +208,14 @@ impl<'a> Problem<'a> {
         }
     }
 
-    /// Value of a block scale, not multiplied by the global scale.
+    /// Decodes a block scale from its bits, without the factor of the global scale.
     pub fn value(&self, bits: u32) -> f32 {
         self.format.scaling.map_or(1.0, |scaling| {
             scaling.scale.value(&bits.to_le_bytes()[..scaling.scale.bytes()])
         })
     }
 
-    /// Largest magnitude of the elements under one global scale.
+    /// Returns the largest magnitude of the elements that global scale number `index` applies to.
     pub fn amax_under(&self, index: usize) -> f32 {
         let across = self.grid.count.1;
         let part = match self.format.global {
@@ -232,7 +232,7 @@ impl<'a> Problem<'a> {
         rows.flat_map(row).collect()
     }
 
-    /// One cell of a group, selected by `random`.
+    /// Returns one cell (row segment) of a group, selected by the number `random`.
     pub fn some_cell(&self, group: usize, random: u64) -> Cell {
         let (rows, columns) = self.grid.bounds(group);
         let segments = columns.len().div_ceil(CELL) as u64;
@@ -241,7 +241,7 @@ impl<'a> Problem<'a> {
         self.cell_of(row * self.grid.cols + column)
     }
 
-    /// The cell that contains an element.
+    /// Returns the cell (row segment) that contains the element with flat index `at`.
     pub fn cell_of(&self, at: usize) -> Cell {
         let group = self.grid.group_of(at);
         let (_, columns) = self.grid.bounds(group);
@@ -251,7 +251,7 @@ impl<'a> Problem<'a> {
         Cell { group, at, len }
     }
 
-    /// Draws a sample of groups and a sample of cells, each with about `elements` elements in total.
+    /// Returns a sample of groups and a sample of cells (row segments), each with about `elements` elements in total.
     pub fn sample(&self, elements: usize) -> Sample {
         let (height, width) = self.grid.tile;
         let number = |size: usize| (elements / size.max(1)).clamp(GROUPS.0, GROUPS.1);
@@ -259,7 +259,7 @@ impl<'a> Problem<'a> {
         let cells = number(width.min(CELL));
         let some_cell = |group: usize| self.some_cell(group, mix(group as u64));
         let mut chosen: Vec<Cell> = match self.grid.groups() {
-            // With few large groups, take several cells of each group.
+            // If there are only a few large groups, take several cells (row segments) of each group.
             few if few < cells => {
                 let places = spread(self.grid.rows * self.grid.cols, cells);
                 places.into_iter().map(|at| self.cell_of(at)).collect()
@@ -271,7 +271,8 @@ impl<'a> Problem<'a> {
     }
 }
 
-/// Returns `number` ascending numbers below `all`, spread pseudo-randomly. The first and the last number are included.
+/// Returns `number` ascending indices below `all`: one at a pseudo-random place in each of `number` equal ranges. The first and
+/// the last index are always included.
 pub fn spread(all: usize, number: usize) -> Vec<usize> {
     if all <= number {
         return (0..all).collect();
@@ -289,7 +290,7 @@ pub fn spread(all: usize, number: usize) -> Vec<usize> {
     (0..number).map(pick).collect()
 }
 
-/// Hash of a number, as a source of pseudo-random bits.
+/// Hashes a number to 64 pseudo-random bits, so that samples are the same in every run.
 pub fn mix(x: u64) -> u64 {
     let x = (x.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,4 +1,4 @@
-//! Changes that a faulty program may apply to the bits of every code or every scale: other tables, reciprocals, signs, bits.
+//! Hypotheses about wrong bits of every code or every scale: another number format, reciprocals, wrong signs, flipped bits.
 
 use super::Cause;
 use super::problem::{Problem, canonical};
@@ -40,16 +40,16 @@ static OTHERS: [Element; 7] = [
     other("E2M1", 4, E2M1.repr),
 ];
 
-/// Element types of the same width that the codes may have instead of `repr`.
+/// Returns the element types of `bits` bits other than `repr` that the codes may have by mistake.
 pub fn others(repr: Repr, bits: u32) -> impl Iterator<Item = &'static Element> {
     let others = OTHERS.iter();
     others.filter(move |other| other.bits == bits && other.repr != repr)
 }
 
-/// A recode: a fixed change of every code, or of every scale.
+/// A recode: a hypothetical wrong encoding, i.e. one function that changes the bits of every code or every scale.
 pub struct Recode {
     pub cause: Cause,
-    /// Description of the change; continues the words "scales are" or "codes are".
+    /// Description of the change, which follows the words "scales are" or "codes are", e.g. "negated".
     pub name: String,
     pub apply: Box<dyn Fn(u32) -> u32 + Send + Sync>,
 }
@@ -60,13 +60,13 @@ impl Recode {
         Self { cause, name, apply }
     }
 
-    /// Describes scales that were changed in this way.
+    /// Returns the text of a finding that scales have this wrong encoding, e.g. "scales are negated".
     pub fn finding(&self) -> String {
         format!("scales are {}", self.name)
     }
 }
 
-/// Factors that a program may leave out or apply by mistake, each with its explanation.
+/// Factors by which scales are wrong if a kernel leaves out or repeats a step, with the explanation of each.
 const FACTORS: &[(f64, &str)] = &[
     (448.0, "448: the largest magnitude itself"),
     (1.0 / 448.0, "1/448: divided twice by the largest element"),
@@ -91,7 +91,8 @@ const FACTORS: &[(f64, &str)] = &[
     (7.0 / 8.0, "7/8"),
 ];
 
-/// Describes a factor in words. Known factors and powers of two are recognised within the relative error `tolerance`.
+/// Describes the factor by which a number is too large, in words. Factors of known faults and powers of two are recognised within
+/// the relative error `tolerance`.
 pub fn factor_name(factor: f64, tolerance: f64) -> String {
     let near = |known: f64| (factor / known - 1.0).abs() <= tolerance;
     if let Some((_, name)) = FACTORS.iter().find(|(known, _)| near(*known)) {
@@ -101,7 +102,7 @@ pub fn factor_name(factor: f64, tolerance: f64) -> String {
     if (power - power.round()).abs() < tolerance && factor > 0.0 {
         return format!("too large by 2^{}", power.round());
     }
-    // Use scientific notation for factors that are far from 1.
+    // Use scientific notation for factors below 10⁻³ and from 10⁶ on: fixed notation would lose digits.
     match factor.abs() {
         tiny if tiny < 1e-3 && tiny > 0.0 => format!("{:.4e} times too small", 1.0 / factor),
         huge if huge >= 1e6 => format!("{factor:.4e} times too large"),
@@ -113,7 +114,7 @@ fn reversed(code: u32, bits: u32) -> u32 {
     code.reverse_bits() >> (32 - bits)
 }
 
-/// A change that depends only on the number or code: cause, description and function.
+/// A wrong encoding of scales: cause to report, description, and function from the correct to the wrong value (or bits).
 type Row<T> = (Cause, &'static str, fn(T) -> T);
 
 const fn encoding<T>(name: &'static str, change: fn(T) -> T) -> Row<T> {
@@ -124,7 +125,7 @@ const fn rounding<T>(name: &'static str, change: fn(T) -> T) -> Row<T> {
     (Cause::ScaleRounding, name, change)
 }
 
-/// Changes of f32 scales, computed from the value of the scale.
+/// Wrong encodings of f32 scales, as functions of the value of the scale.
 const NUMBERS: &[Row<f32>] = &[
     encoding("the reciprocals of what is meant", f32::recip),
     rounding("rounded to bf16", to_bf16),
@@ -143,12 +144,12 @@ const NUMBERS: &[Row<f32>] = &[
     (Cause::Sign, "negated", |s| -s),
 ];
 
-/// E8M0 code of a number, rounded up to a power of two.
+/// Returns the E8M0 code (biased exponent) of a positive number, rounded up to a power of two.
 fn e8m0(x: f32) -> u32 {
     (x.to_bits() + 0x7f_ffff) >> 23
 }
 
-/// Changes of f32 scales, computed from the bits of the scale.
+/// Wrong encodings of f32 scales, as functions of the bits of the scale.
 const WORDS: &[Row<u32>] = &[
     encoding("f32 with their four bytes in reverse order", |b| {
         canonical(b.swap_bytes())
@@ -162,7 +163,7 @@ const WORDS: &[Row<u32>] = &[
     encoding("E8M0 codes in the low byte of a word", |b| e8m0(f32::from_bits(b))),
 ];
 
-/// Changes of the bits of E8M0 scales.
+/// Wrong encodings of E8M0 scales, as functions of the code.
 const EXPONENTS: &[Row<u32>] = &[
     encoding("stored as signed exponents, without the bias of 127", |b| {
         b.wrapping_sub(127) & 255
@@ -183,7 +184,7 @@ fn e4m3(x: f32) -> u32 {
     E4M3.encode(x).into()
 }
 
-/// Changes of the bits of E4M3 scales.
+/// Wrong encodings of E4M3 scales, as functions of the code.
 const BYTES: &[Row<u32>] = &[
     encoding(
         "in E4M3 FNUZ, whose bias is 8, so that they read as twice what is meant",
@@ -200,21 +201,21 @@ const BYTES: &[Row<u32>] = &[
     encoding("in E8M0, rounded down", |b| (value(b).to_bits() >> 23) & 255),
 ];
 
-/// Changes of the bits of any one-byte scale.
+/// Wrong encodings of any one-byte scale, as functions of the byte.
 const ANY_BYTE: &[Row<u32>] = &[
     encoding("with their bits reversed", |b| reversed(b, 8)),
     encoding("with their nibbles exchanged", |b| (b << 4 | b >> 4) & 255),
     encoding("with all bits inverted", |b| !b & 255),
 ];
 
-/// Changes of a single bit: name, and function of the code and the value of the bit.
+/// Faults of a single bit: name, and function of the code and of the mask of the bit.
 const BIT: [(&str, fn(u32, u32) -> u32); 3] = [
     ("inverted", |b, bit| b ^ bit),
     ("cleared", |b, bit| b & !bit),
     ("set", |b, bit| b | bit),
 ];
 
-/// Returns the changes that are tried on every scale.
+/// Returns the wrong encodings that are tested on the scales of a format.
 pub fn of_scales(problem: &Problem) -> Vec<Recode> {
     let Some(scale) = problem.format.scaling.map(|scaling| scaling.scale) else {
         return Vec::new();
@@ -222,7 +223,7 @@ pub fn of_scales(problem: &Problem) -> Vec<Recode> {
     let row = |(cause, name, change): &Row<u32>| Recode::new(*cause, *name, *change);
     let mut all: Vec<Recode> = Vec::new();
     match scale {
-        // No specific changes are known for these scales.
+        // No faults are known that are specific to these types of scales.
         Scale::Half(..) | Scale::Affine(_) => {}
         Scale::F32(_) => {
             all.extend(NUMBERS.iter().map(|&(cause, name, change)| {
@@ -265,7 +266,7 @@ pub fn of_scales(problem: &Problem) -> Vec<Recode> {
     all
 }
 
-/// Change of one bit of every code.
+/// Returns the hypothesis that one bit (number `bit`) of every code is inverted, cleared or set.
 fn of_bit(bit: u32, (what, change): (&str, fn(u32, u32) -> u32)) -> Recode {
     let name = format!("with bit {bit} {what}");
     Recode::new(Cause::Encoding, name, move |b| change(b, 1 << bit))
@@ -300,7 +301,7 @@ impl Width {
     }
 }
 
-/// A change of codes: cause, description, change of negative codes, and change of all other codes.
+/// A wrong encoding of codes: cause to report, description, function for negative codes, and function for all other codes.
 type CodeRow = (Cause, &'static str, Change, Change);
 type Change = fn(Width, u32) -> u32;
 
@@ -308,12 +309,12 @@ const NEGATED: Change = Width::negated;
 const SAME: Change = |_, b| b;
 const ZERO: Change = |_, _| 0;
 
-/// A change that is the same for negative and other codes.
+/// Creates a wrong encoding with one function for all codes.
 const fn all(cause: Cause, name: &'static str, change: Change) -> CodeRow {
     (cause, name, change, change)
 }
 
-/// Changes of codes that apply to every element type.
+/// Wrong encodings of codes that are possible for every element type.
 const CODES: &[CodeRow] = &[
     all(Cause::Sign, "negated: every sign is inverted", NEGATED),
     (Cause::Sign, "without sign: magnitudes only", NEGATED, SAME),
@@ -365,7 +366,7 @@ const CODES: &[CodeRow] = &[
     }),
 ];
 
-/// Returns the changes that are tried on every code.
+/// Returns the wrong encodings that are tested on codes of element type `repr`, `bits` wide.
 pub fn of_codes(repr: Repr, bits: u32) -> Vec<Recode> {
     let integer = matches!(repr, Repr::Integer(_));
     let width = Width { bits, integer };

@@ -1,4 +1,4 @@
-//! Roundings of f32 that a program may apply by mistake, or in addition to the right one.
+//! Roundings of f32 that a kernel may apply by mistake, e.g. to bf16 before the cast to the code.
 
 use half::{bf16, f16};
 
@@ -48,7 +48,7 @@ pub fn to_power_above(x: f32) -> f32 {
     to_power_below(f32::from_bits(x.to_bits() + 0x7f_ffff))
 }
 
-/// Rounds a magnitude to the nearest power of two.
+/// Rounds a magnitude to the nearest power of two: down if the significand is below 1.5, else up.
 pub fn to_power(x: f32) -> f32 {
     to_power_below(f32::from_bits(x.to_bits() + 0x40_0000))
 }

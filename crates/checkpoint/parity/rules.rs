@@ -11,13 +11,13 @@ const SAMPLE: usize = 1 << 14;
 /// A rule, and the result of its comparison with the stored bytes.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// The format, with the rule that picks its scales.
+    /// The format, including the rule that computes the scales.
     pub format: Format,
     /// Number of blocks with a wrong scale or a wrong code.
     pub wrong_blocks: usize,
-    /// True if the error of approximate reciprocals explains every difference.
+    /// True if the error of approximate reciprocals in a kernel explains every difference.
     pub close: bool,
-    /// Type to which the scales are rounded; `None` for f32. Codes are made with the rounded scales.
+    /// Type to which the f32 scales of the rule were rounded before codes were computed with them; `None` for no rounding.
     pub narrow: Option<Half>,
 }
 
@@ -27,23 +27,25 @@ impl Candidate {
         self.wrong_blocks == 0
     }
 
-    /// True if the rule's kernel uses approximate reciprocals, and their error explains all differences.
+    /// True if the kernel of this rule uses approximate reciprocals, and the error of these explains all differences.
     pub fn tolerated(&self) -> bool {
         approximate(&self.format) && self.close
     }
 
-    /// Name of the rule, with the cast if it is not the default cast of the element, and with the rounding of scales.
+    /// Returns the name of the rule, with the cast if it is not the default cast of the element type, and with the rounding of
+    /// scales.
     pub fn name(&self) -> String {
         format!("{}{}", name(&self.format), self.rounded())
     }
 
-    /// Suffix of the name of the rule that states the rounding of scales.
+    /// Returns e.g. " with scales rounded to bf16", to be added to the name of the rule; empty without rounding.
     pub fn rounded(&self) -> String {
         let words = |half: Half| format!(" with scales rounded to {}", half.name());
         self.narrow.map_or(String::new(), words)
     }
 
-    /// Creates the candidate of a format from the differences between all bytes and the bytes of its rule.
+    /// Creates the candidate for the rule of `format`. `tally` counts the differences between all stored bytes and the bytes of
+    /// this rule.
     pub(super) fn new(format: Format, tally: &Tally) -> Self {
         Self {
             format,
@@ -59,7 +61,7 @@ pub(super) fn approximate(format: &Format) -> bool {
     matches!(format.scaling.map(|scaling| scaling.scale), Some(Scale::E4m3(rule)) if rule.approximate)
 }
 
-/// Counts the scales and the codes of a sample that differ.
+/// Counts the scales and the codes of a sample that differ from those of the quantizer `maker`.
 fn glance(view: &View, maker: &Maker, sample: &Sample) -> (usize, usize) {
     let (storage, problem) = (view.storage, view.storage.problem);
     let scales = storage.scales_by(maker, &sample.groups);
@@ -79,15 +81,16 @@ fn glance(view: &View, maker: &Maker, sample: &Sample) -> (usize, usize) {
     (wrong_scales, storage.codes.wrong(&codes, view.codes))
 }
 
-/// Compares the rules of `formats` with a sample, and the rules that reproduce the sample with all bytes. If only codes differ,
-/// also tries other casts of the element. Rules with approximate reciprocals may differ slightly from the sample.
+/// Returns the rules of `formats` that reproduce a sample, with the result of comparing them with all bytes. If a rule reproduces
+/// the scales of the sample but not the codes, also tests this rule with other casts of the element type. Rules with approximate
+/// reciprocals may differ slightly from the sample.
 pub fn candidates(view: &View, formats: &[Format]) -> Vec<Candidate> {
     let problem = view.storage.problem;
     let (few, sample) = (problem.sample(SAMPLE / 32), problem.sample(SAMPLE));
     let mut makers = Vec::new();
     for format in formats {
         let maker = Maker::as_stored(problem, format);
-        // Compare a few blocks first: they exclude most rules.
+        // Compare a few blocks first: most rules already fail on them, and the large sample is slow.
         let (scales, _) = glance(view, &maker, &few);
         if scales * 10 > few.groups.len() || (scales > 0 && !approximate(format)) {
             continue;

@@ -1,5 +1,5 @@
-//! Finds the combination of storage form, rule and input that reproduces most of the bytes. Compares every combination with the
-//! bytes of a sample.
+//! Finds the combination of order, encoding, rule and input fault that reproduces most of the stored bytes, by comparing all
+//! combinations with a sample of the bytes.
 
 use super::levels::{Level, by_factor, levels, usable};
 use super::maker::{INPUTS, Maker};
@@ -9,29 +9,32 @@ use super::recode::{self, Recode};
 use ulplab_core::formats::{Format, Half};
 use ulplab_core::list::distinct;
 
-/// Numbers of elements of the small and the large sample. Every quantizer is compared with the small sample, and the best
-/// quantizers with the large sample.
+/// Number of elements of the small sample (`FEW`), which tests every hypothetical quantizer, and of the large sample (`MANY`),
+/// which tests only the best of them.
 const FEW: usize = 1 << 10;
 const MANY: usize = 1 << 13;
-/// At most three times this number of quantizers are compared with the large sample.
+/// At most `3 * BEST` hypothetical quantizers are compared with the large sample.
 const BEST: usize = 3;
-/// Number of parts of a sample. Pairs of order and encoding that fail on the first part are not compared with the whole sample.
+/// A pair of order and encoding is compared with the first 1 / `PART` of a sample, and if it fits there, with the whole sample.
 const PART: usize = 8;
-// The shares below are empirical: tuned on the kinds of faults in tests/parity/looked_at.rs, and evaluated on the unseen faults
-// in held_out.rs.
+// The limits below were tuned on the planted faults of tests/parity/looked_at.rs, and evaluated on the unseen faults of
+// held_out.rs.
 
-/// Share of reproduced bytes at which the search ends.
+/// The search ends if a hypothesis reproduces this fraction of the bytes.
 const SETTLED: f64 = 0.98;
-/// Minimum share of the bytes that a changed input, another element type or another global scale must reproduce.
+/// Minimum fraction of the bytes that a hypothesis with a faulty input, another element type or another global scale must
+/// reproduce.
 const MOST: f64 = 0.9;
-/// Additional share of the bytes that each step away from the declared storage must reproduce.
+/// Additional fraction of the bytes that a hypothesis must reproduce for each mistake (in order, encoding, input or global scale)
+/// that it assumes.
 const STEP: f64 = 0.015;
 
-/// Minimum shares of the bytes that an order or a recode must reproduce. With smaller shares, it could be chosen by chance.
+/// Minimum fractions of the bytes that a wrong order, or a wrong encoding (recode), must reproduce to be chosen. A smaller
+/// fraction may be chance.
 struct Least {
     order: f64,
     recode: f64,
-    /// If an order or a recode alone reproduces this share, pairs of order and recode are not tried.
+    /// If a wrong order or a wrong encoding alone reproduces this fraction, pairs of order and encoding are not tested.
     settled: f64,
 }
 
@@ -46,14 +49,14 @@ const SCALES: Least = Least {
     settled: 0.9,
 };
 
-/// The tensor, and the orders and encodings that the search tries for its scales and codes.
+/// The tensor to diagnose, and the orders and encodings that the search tests for its scales and its codes.
 pub struct Storage<'a> {
     pub problem: &'a Problem<'a>,
     pub scales: Ways<'a>,
     pub codes: Ways<'a>,
 }
 
-/// Orders and encodings to try, for scales or for codes.
+/// Orders and encodings that the search tests, for scales or for codes.
 pub struct Ways<'a> {
     problem: &'a Problem<'a>,
     pub orders: Vec<Order>,
@@ -65,33 +68,35 @@ pub struct Ways<'a> {
     bits: fn(&Problem, usize) -> Option<u32>,
 }
 
-/// One way to store codes or scales: index of an order, and index of a recode (a fixed change of the bits). `None` is the
-/// declared encoding.
+/// Order and encoding of stored codes or scales: indices into the lists of orders and of wrong encodings (recodes). Encoding
+/// `None` is the declared one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StorageForm {
     pub order: usize,
     pub recode: Option<usize>,
 }
 
-/// A quantizer, the storage forms that fit its bytes best, and the shares of the bytes that it reproduces.
+/// Best fit of a hypothetical quantizer: the orders and encodings with which it reproduces most of the stored bytes, and the
+/// fractions that it then reproduces.
 #[derive(Clone)]
 pub struct MakerFit {
     pub maker: Maker,
     pub scales: StorageForm,
     pub codes: StorageForm,
-    /// True if the codes follow from the stored scales, where these differ from the quantizer's scales.
+    /// True if the codes fit the stored scales, although the quantizer computes other scales.
     follows: bool,
-    /// Shares of the scales and of the codes that the quantizer reproduces.
+    /// Fractions of the scales and of the codes of the sample that the quantizer reproduces.
     scale_share: f64,
     code_share: f64,
     score: f64,
 }
 
-/// Bits of scales or codes that a quantizer makes of a sample, each with its index; `None` if the bits are unknown.
+/// Bits of the scales or codes that a quantizer computes for a sample, each with the index of its group or element; `None` if the
+/// bits are unknown.
 #[derive(Default)]
 pub struct Made {
     bits: Vec<(usize, Option<u32>)>,
-    /// Number of entries in the first of [`PART`] parts of the sample.
+    /// Number of entries in the first 1 / [`PART`] of the sample.
     part: usize,
 }
 
@@ -116,14 +121,15 @@ impl<'a> Storage<'a> {
         Self { problem, scales, codes }
     }
 
-    /// Storage form of scales in the declared order, rounded to `half`; `None` if the format has no f32 scales.
+    /// Returns the storage form of f32 scales in the declared order, rounded to `half` (bf16 or f16); `None` if the format has no
+    /// f32 scales.
     pub fn narrowed(&self, half: Half) -> Option<StorageForm> {
         let name = format!("rounded to {}", half.name());
         let recode = self.scales.recodes.iter().position(|recode| recode.name == name);
         recode.map(Some).map(|recode| StorageForm { order: 0, recode })
     }
 
-    /// Computes the scales of a sample by a quantizer. Large groups are left out if their scales cannot be computed.
+    /// Returns the scales that a quantizer computes for a sample. Leaves out groups that are too large to compute a scale for.
     pub fn scales_by(&self, maker: &Maker, groups: &[usize]) -> Made {
         Made::new(groups.iter().map(|group| {
             let made = maker.scale(self.problem, *group);
@@ -131,7 +137,7 @@ impl<'a> Storage<'a> {
         }))
     }
 
-    /// Collects the codes of the elements of cells. `codes` computes the codes of one cell.
+    /// Collects the codes of all elements of `cells` (row segments); `codes` computes the codes of one cell.
     pub fn codes_of(&self, cells: &[Cell], codes: impl Fn(&Cell) -> Option<Vec<u16>>) -> Made {
         Made::new(cells.iter().map(|cell| {
             let codes = codes(cell);
@@ -140,12 +146,12 @@ impl<'a> Storage<'a> {
         }))
     }
 
-    /// Computes the codes of cells by a quantizer, under its own scales.
+    /// Returns the codes that a quantizer computes for `cells` (row segments) with its own scales.
     fn codes_by(&self, maker: &Maker, cells: &[Cell]) -> Made {
         self.codes_of(cells, |cell| {
             let scale = match maker.format.scaling {
                 None => 0,
-                // The scale of a large group may be unknown: use the scale at the same index of the buffer.
+                // A quantizer with a faulty input cannot compute scales of large groups: use the stored scale at the same index.
                 Some(_) => maker
                     .scale(self.problem, cell.group)
                     .or(self.problem.scale_at(cell.group))?,
@@ -154,7 +160,7 @@ impl<'a> Storage<'a> {
         })
     }
 
-    /// Computes the codes of cells by a quantizer, under the stored scales in a given order.
+    /// Returns the codes that a quantizer computes for `cells` (row segments) with the stored scales, read in the given order.
     fn codes_under(&self, maker: &Maker, cells: &[Cell], order: usize) -> Made {
         self.codes_of(cells, |cell| {
             let scale = self.scales.stored(order, cell.group)?;
@@ -164,17 +170,18 @@ impl<'a> Storage<'a> {
 }
 
 impl Ways<'_> {
-    /// Returns the recode of a storage form; `None` for the declared encoding.
+    /// Returns the wrong encoding of `form`; `None` if `form` has the declared encoding.
     pub fn recode(&self, form: StorageForm) -> Option<&Recode> {
         form.recode.map(|recode| &self.recodes[recode])
     }
 
-    /// Converts bits to the bits that would be stored in this form.
+    /// Converts the bits of a correct scale or code to the wrong encoding of `form`, if it has one.
     pub fn apply(&self, form: StorageForm, bits: u32) -> u32 {
         self.recode(form).map_or(bits, |recode| (recode.apply)(bits))
     }
 
-    /// Stored bits of a group or element, read at its position in the given order.
+    /// Returns the stored bits of group or element `at`, read at its position in the given order; `None` beyond the end of the
+    /// buffer.
     pub fn stored(&self, order: usize, at: usize) -> Option<u32> {
         (self.bits)(self.problem, (self.orders[order].at)(at / self.cols, at % self.cols))
     }
@@ -183,8 +190,8 @@ impl Ways<'_> {
         f64::from(self.orders[form.order].steps) + if form.recode.is_some() { 1.5 } else { 0.0 }
     }
 
-    /// Counts the sampled codes (or scales) whose stored bits differ from the quantizer's bits in a storage form. Elements
-    /// without stored bits or without the quantizer's bits are skipped.
+    /// Counts the sampled codes (or scales) whose stored bits differ from those that the quantizer would store in this order and
+    /// encoding. Skips entries whose stored or computed bits are unknown.
     pub fn wrong(&self, made: &Made, form: StorageForm) -> usize {
         let wrong = |(at, made): &&(usize, Option<u32>)| {
             let both = made.zip(self.stored(form.order, *at));
@@ -193,7 +200,8 @@ impl Ways<'_> {
         made.bits.iter().filter(wrong).count()
     }
 
-    /// Share of the quantizer's bits that equal the stored bits, if the buffer is stored in this form.
+    /// Returns the fraction of the quantizer's codes (or scales) that equal the stored ones. The stored ones are read in the
+    /// order and encoding `form`.
     fn share(&self, made: &[(usize, Option<u32>)], form: StorageForm) -> f64 {
         let right = made
             .iter()
@@ -204,8 +212,8 @@ impl Ways<'_> {
         }
     }
 
-    /// Finds the storage form in which the buffer agrees best with the quantizer's bits. Tries all orders, then all recodes. If
-    /// no order or recode alone is good enough, also tries pairs of both.
+    /// Finds the order and encoding in which the buffer agrees best with the quantizer's bits. Tests all orders, then all wrong
+    /// encodings. If none of them alone suffices, also tests pairs of order and encoding.
     fn best(&self, made: &Made) -> StorageForm {
         let declared = StorageForm::default();
         let worth = |form: StorageForm, share: f64| share - STEP * self.steps(form);
@@ -235,7 +243,7 @@ impl Ways<'_> {
         let reached = ordered.chain(recoded(0)).map(&mut consider).last();
         if reached.is_none_or(|reached| reached < self.least.settled) {
             for form in (1..self.orders.len()).flat_map(recoded) {
-                // A part of the sample decides which pairs are compared with the whole sample.
+                // Compare each pair with a part of the sample first: there are many pairs, and nearly all fail there.
                 if self.share(&made.bits[..made.part], form) >= self.least.recode {
                     consider(form);
                 }
@@ -269,7 +277,7 @@ impl Made {
 }
 
 impl MakerFit {
-    /// Scores a quantizer for given storage forms of its scales and its codes.
+    /// Scores a hypothetical quantizer, given the order and encoding of the scales and of the codes.
     fn stored_as(
         storage: &Storage,
         maker: &Maker,
@@ -300,12 +308,12 @@ impl MakerFit {
                 (fit, flat) = (follows, under.is_flat(problem));
             }
         }
-        // If nearly all codes of a quantizer are equal, agreement with them means little.
+        // If a quantizer gives nearly all elements the same code, agreement of codes proves little: lower its score.
         fit.score = fit.worth(storage) - if flat { 1.0 } else { 0.0 };
         fit
     }
 
-    /// Finds the best order and encoding for the bytes of a quantizer, and scores the quantizer.
+    /// Finds the orders and encodings with which a quantizer fits the stored scales and codes best, and computes its score.
     fn anywhere(storage: &Storage, maker: &Maker, sample: &Sample) -> Self {
         let cells = &sample.cells;
         let scales = storage.scales.best(&storage.scales_by(maker, &sample.groups));
@@ -314,7 +322,7 @@ impl MakerFit {
         if best.code_share >= 0.9 || maker.format.scaling.is_none() {
             return best;
         }
-        // The codes may follow from stored scales that differ from the quantizer's: try each order for these scales.
+        // The codes may fit stored scales that differ from the quantizer's scales: test each order of the stored scales.
         let few: Vec<Cell> = cells.iter().step_by(PART).copied().collect();
         let share = |order| {
             storage
@@ -333,8 +341,8 @@ impl MakerFit {
         best
     }
 
-    /// Score: reproduced shares of scales and codes, minus a price for assumptions. If the codes follow from the stored scales,
-    /// scales that differ from the quantizer's scales count as reproduced.
+    /// Returns the score: reproduced fractions of scales and of codes, minus a penalty for each assumed mistake. If the codes fit
+    /// the stored scales, differing scales count as reproduced.
     fn worth(&self, storage: &Storage) -> f64 {
         let steps = storage.scales.steps(self.scales) + storage.codes.steps(self.codes);
         let more = [
@@ -356,7 +364,7 @@ impl MakerFit {
     }
 }
 
-/// Finds the best fit over all rules, storage forms, and changes of the input.
+/// Finds the hypothesis with the best score among all rules, orders, encodings, global scales and faults of the input.
 pub fn search(storage: &Storage, formats: &[Format]) -> MakerFit {
     let problem = storage.problem;
     let (few, many) = (problem.sample(FEW), problem.sample(MANY));
@@ -384,7 +392,7 @@ pub fn search(storage: &Storage, formats: &[Format]) -> MakerFit {
     if best.settled() {
         return best;
     }
-    // Search the storage forms with the best quantizer so far, and with the quantizers of the first rule.
+    // Search for the order and encoding with two kinds of quantizers only: the best one so far, and those with the declared rule.
     let some = std::iter::once(best.maker.clone()).chain(by_rule(&formats[0]));
     let anywhere = some.map(|maker| MakerFit::anywhere(storage, &maker, &few));
     let anywhere = anywhere.reduce(better).expect("there is a rule");
@@ -418,7 +426,8 @@ pub fn search(storage: &Storage, formats: &[Format]) -> MakerFit {
         makers.extend(INPUTS.iter().map(input).chain(others));
     }
     let other = better(closest(&makers, (best.scales, best.codes)), closest(&makers, declared));
-    // Accept a changed input, another element type or another global scale only if it reproduces nearly everything.
+    // Accept a faulty input, another element type or another global scale only if it reproduces at least the fraction `MOST` of
+    // codes and scales.
     let explains = other.code_share >= MOST && (other.follows || other.scale_share >= MOST);
     if explains && other.score > best.score + 2.0 * STEP {
         other
@@ -431,7 +440,7 @@ fn better(best: MakerFit, fit: MakerFit) -> MakerFit {
     if fit.score > best.score + 1e-9 { fit } else { best }
 }
 
-/// Finds the quantizer with the best score for given storage forms; the first one if several are equal.
+/// Returns the quantizer with the best score for the given orders and encodings; the first one if several scores are equal.
 fn closest(
     storage: &Storage,
     makers: &[Maker],

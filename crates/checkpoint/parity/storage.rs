@@ -8,7 +8,7 @@ use super::verify::View;
 use super::{Cause, Finding, Scope};
 use ulplab_core::formats::{Format, Global, Scale};
 
-/// Returns the findings that follow from the storage form of the bytes and from the quantizer.
+/// Returns findings about a wrong order, a wrong encoding, a faulty input or a wrong global scale of the whole tensor.
 pub fn findings(view: &View, maker: &Maker) -> Vec<Finding> {
     let storage = view.storage;
     let problem = storage.problem;
@@ -52,8 +52,8 @@ pub fn findings(view: &View, maker: &Maker) -> Vec<Finding> {
     findings
 }
 
-/// Returns a finding for bytes that the rule of `maker` reproduces, but whose scales are read with the meaning that the rule of
-/// `reader` defines.
+/// Returns a finding about a wrong scale convention: the rule of `maker` reproduces the bytes, but readers decode the scales as
+/// the rule of `reader` defines them.
 pub fn read_otherwise(problem: &Problem, maker: &Format, reader: &Format) -> Finding {
     let scale = |format: &Format| format.scaling.map(|scaling| scaling.scale);
     let name = |format: &Format| scale(format).map_or("", |scale| scale.rule().0);

@@ -1,4 +1,4 @@
-//! Compares quantizers with every byte of the tensor, all strips in parallel.
+//! Compares hypothetical quantizers with every stored byte of the tensor, in strips of rows that run in parallel.
 
 use std::sync::atomic::Ordering;
 
@@ -10,9 +10,9 @@ use super::search::{Storage, StorageForm};
 use crate::packed::codes;
 use ulplab_core::formats::{Format, GlobalScale, Single};
 
-/// Bound on the relative error of a number before it is rounded to a scale or a code, in a kernel with approximate reciprocals.
-/// Two reciprocals and three products lead to a code, one reciprocal and two products to a scale. An approximate reciprocal errs
-/// by at most an ulp, the rule's rounded reciprocal by half an ulp. An ulp is at most 2^-23.
+/// Maximum relative error of a number before it is rounded to a scale or code, in a kernel with approximate reciprocals. A code
+/// takes two reciprocals and three products, a scale one reciprocal and two products. An approximate reciprocal is off by at most
+/// an ulp, the rounded reciprocal of the rule by half an ulp. An ulp is at most 2^-23.
 const APPROXIMATE: f32 = 4.0 / (1 << 23) as f32;
 
 /// Differences between the stored bytes and the bytes that a quantizer makes.
@@ -21,17 +21,17 @@ pub struct Tally {
     pub wrong_codes: usize,
     /// Number of blocks with a wrong scale or a wrong code.
     pub wrong_blocks: usize,
-    /// True if approximate reciprocals cannot explain a difference: the rule does not give the stored scale or code for a number
-    /// that is off by [`APPROXIMATE`].
+    /// True if at least one difference is too large for approximate reciprocals: even with a relative error of [`APPROXIMATE`]
+    /// before rounding, the rule does not give the stored scale or code.
     pub far: bool,
-    /// Indices of the groups whose scales differ, in ascending order.
+    /// Indices of the groups whose stored scales differ from the expected ones, in ascending order.
     pub groups: Vec<usize>,
     /// Index of the first wrong element in each row of each group, row by row.
     pub elements: Vec<usize>,
     pub hits: Hits,
 }
 
-/// The storage forms in which bytes are read.
+/// A way to read the stored bytes: the order and encoding of scales and of codes.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     pub storage: &'a Storage<'a>,
@@ -54,28 +54,29 @@ impl Tally {
 }
 
 impl View<'_> {
-    /// Stored scale of a group. A recode (a fixed change of the bits) is not undone.
+    /// Returns the stored bits of the scale of a group, read in the order of this view. A wrong encoding of scales is not undone.
     pub fn scale(&self, group: usize) -> Option<u32> {
         self.storage.scales.stored(self.scales.order, group)
     }
 
-    /// Stored code of an element. A recode (a fixed change of the bits) is not undone.
+    /// Returns the stored code of an element, read in the order of this view. A wrong encoding of codes is not undone.
     pub fn code(&self, at: usize) -> Option<u16> {
         let code = self.storage.codes.stored(self.codes.order, at);
         code.map(|code| code as u16)
     }
 
-    /// Returns the bits that are stored for a scale in this view.
+    /// Converts the bits of a correct scale to the wrong encoding of this view, if it has one.
     pub fn as_stored(&self, scale: u32) -> u32 {
         self.storage.scales.apply(self.scales, scale)
     }
 
-    /// Returns the bits that are stored for a code in this view.
+    /// Converts a correct code to the wrong encoding of this view, if it has one.
     pub fn code_as_stored(&self, code: u16) -> u16 {
         self.storage.codes.apply(self.codes, code.into()) as u16
     }
 
-    /// Compares quantizers with all bytes. If several quantizers have the same codes, these are computed once.
+    /// Compares hypothetical quantizers with all stored bytes. The codes of quantizers with the same cast, input and factors of
+    /// elements are computed only once.
     pub fn tallies(&self, makers: &[Maker]) -> Vec<Tally> {
         let problem = self.storage.problem;
         let strips = (0..problem.strips().1).into_par_iter();
@@ -88,7 +89,7 @@ impl View<'_> {
         // Merge in order, so that the lists of groups and elements stay sorted.
         let merge = |a: Vec<Tally>, b: Vec<Tally>| a.into_iter().zip(b).map(|(a, b)| a.merge(b)).collect();
         let tallies: Vec<Tally> = strips.map(strip).reduce(none, merge);
-        // If a group spans several strips, each strip counts it: limit the count to the number of groups.
+        // A group that spans several strips was counted by each of them: limit the count to the number of groups.
         let blocks = |tally: Tally| Tally {
             wrong_blocks: tally.wrong_blocks.min(problem.grid.groups()),
             ..tally
@@ -113,13 +114,14 @@ impl View<'_> {
         makers.iter().map(tally).collect()
     }
 
-    /// Computes the factors that scale the values of a strip, and counts the scales of the strip that differ.
+    /// Computes the factors that scale the elements of a strip of rows before the cast, and collects the stored scales that
+    /// differ from those of `maker`.
     fn scales<'m>(&self, maker: &'m Maker, index: usize) -> (Scaled<'m>, Tally) {
         let problem = self.storage.problem;
         let grid = problem.grid;
         let across = grid.count.1;
         let first_group = problem.row_of_groups(index) * across;
-        // If a group spans several strips, its scale is compared only in the first strip.
+        // Compare the scale of a group that spans several strips only in the first strip: otherwise it counts more than once.
         let first_strip = problem.strip(index).0 / grid.cols == grid.place(first_group)[0] * grid.tile.0;
         let mut tally = Tally::default();
         let mut scaled = Scaled {
@@ -144,7 +146,8 @@ impl View<'_> {
                 scaled.wrong[i] = true;
             }
             scaled.unjudged[i] = stored.is_some_and(|stored| problem.value(stored).is_nan());
-            // Codes are made with the stored scale if the view says so, or if the scales differ only slightly.
+            // Expect codes for the stored scale if the view requires it, or if an approximate reciprocal explains the difference
+            // of the scale.
             let under = stored.filter(|_| self.under_stored || near).unwrap_or(made);
             if let Some(single) = &scaled.single {
                 scaled.factors[i] = single.factor(under, problem.amax[group]);
@@ -153,7 +156,7 @@ impl View<'_> {
         (scaled, tally)
     }
 
-    /// Finds the codes of a strip that differ.
+    /// Collects the stored codes of a strip of rows that differ from those of the quantizer.
     fn codes(&self, scaled: &Scaled, source: &[f32], at: usize) -> Strip {
         let (problem, maker) = (self.storage.problem, scaled.maker);
         let (grid, repr) = (problem.grid, maker.format.repr());
@@ -161,7 +164,7 @@ impl View<'_> {
         let mut x = match maker.input {
             None => source.to_vec(),
             Some(_) => {
-                // If the changed values of a row are unknown, use the source values.
+                // A faulty input may read outside of the tensor: use the source values for such a row.
                 let values = |r: usize| maker.values(problem, at + r * cols, cols);
                 let row = |(r, row): (usize, &[f32])| values(r).unwrap_or_else(|| row.to_vec());
                 source.chunks_exact(cols).enumerate().flat_map(row).collect()
@@ -218,18 +221,18 @@ impl View<'_> {
     }
 }
 
-/// Factors that scale the values of a strip, and the state of each scale of the strip.
+/// Factors that multiply the values of a strip of rows before the cast, and two flags for each scale of the strip.
 struct Scaled<'m> {
     maker: &'m Maker,
-    /// For each group, true if its scale differs.
+    /// For each group, true if the stored scale differs from the expected one.
     wrong: Vec<bool>,
-    /// For each group, true if its scale is NaN, so that its codes mean nothing.
+    /// For each group, true if the stored scale is NaN: the codes then mean nothing.
     unjudged: Vec<bool>,
     single: Option<Single>,
     factors: Vec<f32>,
 }
 
-/// The codes of a strip that differ, and a flag for each group with such codes.
+/// Counts of the differing codes of a strip, and a flag for each group: true if it has differing codes.
 #[derive(Clone, Default)]
 struct Strip {
     tally: Tally,
@@ -237,10 +240,10 @@ struct Strip {
 }
 
 impl Scaled<'_> {
-    /// True if both quantizers scale the values in the same way, so that their codes are equal.
+    /// True if two quantizers have the same cast, input and factors of elements, so that their codes are equal.
     fn same(&self, other: &Self) -> bool {
         let bits = |scaled: &Self| -> Vec<u32> { scaled.factors.iter().map(|factor| factor.to_bits()).collect() };
-        // Scale two test values: 1 tells multiplication from division, and -0 tells the sign of zero.
+        // Scale two test values: 1 shows if the operation multiplies or divides, and -0 shows the sign of a zero result.
         let operation = |scaled: &Self| {
             let scaled = |x: f32| scaled.single.as_ref().map(|single| single.scaled(x, 3.0).to_bits());
             [scaled(1.0), scaled(-0.0)]

@@ -31,7 +31,7 @@ pub const COMPOSITIONS: Compositions = Compositions {
     ],
 };
 
-/// Form in which a variant stores keys: f32 numbers, or KV records (quantized vectors).
+/// Form in which a variant stores the KV cache: f32 numbers, or KV records (quantized vectors in pages).
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 enum Keys {
     Numbers,
@@ -41,15 +41,16 @@ enum Keys {
     Indexed,
 }
 
-/// Builder of the CUDA graph of a decode step; `of` holds options that only some variants have.
+/// Builder of the CUDA graph of a decode step; `of` holds the options of the variant.
 struct Step<'g, 'a, Variants> {
     g: &'g mut Graph<'a>,
     layer: i64,
     of: Variants,
 }
 
-/// Names of buffers with one part per layer. The constants below name buffers with one part per bank of experts (the experts of
-/// one layer), per sparse layer, and per heavy layer.
+/// Names of buffers that hold one section for each layer. The next constants name buffers with one section for each bank of
+/// experts (the experts of one layer), for each sparse layer (attention to selected compressed entries, CSA), and for each heavy
+/// layer (attention to all of them, HCA).
 const OF_LAYERS: &str = "attn_fn attn_base attn_scale attn_norm q_a q_a_scales q_norm q_b q_b_scales kv kv_scales kv_norm sinks o_a \
     o_a_scales o_b o_b_scales moe_fn moe_base moe_scale moe_norm gate gate_scales bias window window_pages shared_gate_up \
     shared_gate_up_scales shared_down shared_down_scales";
@@ -101,7 +102,7 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
         self.g.n(name)
     }
 
-    /// Allocates the scratch buffers that are needed if keys are KV records.
+    /// Allocates the scratch buffers for variants that store the KV cache as records.
     fn records(&mut self) -> Result<(), String> {
         let [b, d, ns, nh] = self.g.sizes(["B", "D", "Ns", "Nh"]);
         self.g.scratch("row", b * d * 2)?;
@@ -110,15 +111,15 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
             .scratch("window_count chosen_count window_at csa_at hca_at", b * 4)
     }
 
-    /// Allocates the scratch buffers that are needed if index keys are records. Index keys have as many pages as compressed
-    /// entries, so that the same slot number finds an entry and its index key.
+    /// Allocates the scratch buffers for variants that store index keys as records. Index keys have as many pages as compressed
+    /// KV entries: an entry and its index key have the same slot number.
     fn indexed(&mut self) -> Result<(), String> {
         let [b, hi, di, pages] = self.g.sizes(["B", "HI", "DI", "csa_pages_of_row"]);
         self.g.scratch("index_table", b * pages * 4)?;
         self.g.scratch("coded_query", b * hi * di * 2)
     }
 
-    /// Allocates the scratch buffers that are needed if the projections of attention take 8-bit codes.
+    /// Allocates the scratch buffers for the quantized inputs of attention's projections: 8-bit codes and their scales.
     fn eight(&mut self) -> Result<(), String> {
         let [c, rq, hd, groups, ro, b] = self.g.sizes(["C", "Rq", "HD", "G", "Ro", "B"]);
         for (name, columns, scales) in [
@@ -133,14 +134,16 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
         Ok(())
     }
 
-    /// Adds the launch that begins a step: it computes residual streams and RoPE angles of the tokens, and numbers of entries.
+    /// Adds the first launch of a step: it computes the residual streams and RoPE angles of the tokens, and the numbers of
+    /// compressed KV entries.
     fn begin(&mut self) -> Result<(), String> {
         let begin = kernel("begin", "decode_step_begin").on([ceil(self.n("C"), 512), self.n("B")], 128);
         let args = "token position embedding cos sin x cos_t sin_t sparse_count heavy_count C R ms mh";
         self.g.put(begin.args(args))
     }
 
-    /// Returns the launch that counts keys and computes the slots into which vectors of this token are written.
+    /// Returns the launch that computes, for each row, the number of keys that attention reads, and the cache slots to which the
+    /// KV vectors of the token are written.
     fn places(&self) -> Put {
         kernel("places", "decode_step_places").on([ceil(self.n("B"), 128)], 128).args(
             "position window_count chosen_count window_at csa_at hca_at B Wn topk ms mh window_pages_of_row csa_pages_of_row \
@@ -154,7 +157,7 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
         table.args("index_table pages").with("pages", pages)
     }
 
-    /// Enters a layer: from now on, names of weights and states in launches mean the parts of this layer.
+    /// Selects the current layer: the names of weights and caches in later launches refer to the sections of this layer.
     fn enter(&mut self, layer: i64) {
         let [lead, hashes] = self.g.sizes(["lead", "hashes"]);
         self.layer = layer;
@@ -174,8 +177,8 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
         (self.layer - self.n("lead")) / 2
     }
 
-    /// Adds a launch that copies `columns` columns of each row of the buffer `from` to the output of a site of the layer. Such
-    /// outputs are compared with the reference.
+    /// Adds a launch that copies each row of `from`, which has `columns` columns, to the output buffer of a site (a named tensor
+    /// of the model). The test compares this buffer with the reference.
     fn tap(&mut self, from: &str, site: &str, columns: impl Display) -> Result<(), String> {
         self.tap_at((self.layer, "layers"), from, site, columns)
     }
@@ -185,30 +188,31 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
         self.tap_at((self.sparse_layer(), "sparse"), from, site, columns)
     }
 
-    /// Same as [`Self::tap`], for a site that only some layers have. `of` holds the index of this layer among the layers with
-    /// the site, and the number of these layers.
+    /// Same as [`Self::tap`], for a site (named tensor) that only some layers have. `of` holds the index of the current layer
+    /// among these layers, and their number.
     fn tap_at(&mut self, of: (i64, impl Display), from: &str, site: &str, columns: impl Display) -> Result<(), String> {
         let from = format!("from = {from}, columns = {columns}, stride = {columns}, first = 0");
         self.tap_part(of, &from, site)
     }
 
-    /// Copies the compressed entry of the layer to the output of its site. The entry is the last of the three vectors in
-    /// `stages`.
+    /// Adds a launch that copies the compressed KV entry of the layer to its output buffer, for comparison with the reference.
+    /// The entry is the last of the three vectors in `stages`.
     fn tap_entry(&mut self) -> Result<(), String> {
         let d = self.n("D");
         let from = format!("from = stages, columns = D, stride = {}, first = {}", 3 * d, 2 * d);
         self.tap_part((self.layer, "layers"), &from, "kv_compressed")
     }
 
-    /// Copies the index key of the layer to the output of its site. The key is the last of the three vectors in `from`.
+    /// Adds a launch that copies the index key of the layer to its output buffer, for comparison with the reference. The key is
+    /// the last of the three vectors in `from`.
     fn tap_index_key(&mut self, from: &str) -> Result<(), String> {
         let d = self.n("DI");
         let from = format!("from = {from}, columns = DI, stride = {}, first = {}", 3 * d, 2 * d);
         self.tap_part((self.sparse_layer(), "sparse"), &from, "index_key")
     }
 
-    /// Adds a launch that copies columns of each row to the output of a site. `from` gives the buffer, the number of columns,
-    /// the stride of rows and the first column.
+    /// Adds a launch that copies some columns of each row to the output buffer of a site (named tensor). `from` gives buffer,
+    /// number of columns, stride of rows and first column, e.g. `from = x, columns = C, stride = C, first = 0`.
     fn tap_part(&mut self, (layer, layers): (i64, impl Display), from: &str, site: &str) -> Result<(), String> {
         let tap = kernel(&format!("tap_{site}"), "decode_step_tap").on([self.n("B")], 128);
         let tap = tap.args("from to clock layer layers B S columns stride first").tap();
@@ -216,13 +220,15 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
         self.g.put(tap.names(from).names(&to))
     }
 
-    /// Copies codes, in words of four codes, and their scales to the outputs of a site.
+    /// Adds launches that copy the 8-bit codes of an activation (as words of four codes) and its scales to output buffers, for
+    /// comparison with the reference.
     fn tap_codes(&mut self, codes: &str, site: &str, columns: i64, scales: i64) -> Result<(), String> {
         self.tap(&format!("{codes}_codes"), &format!("{site}_codes"), columns / 4)?;
         self.tap(&format!("{codes}_scales"), &format!("{site}_scales"), scales)
     }
 
-    /// Adds the launches that end a run: they copy the logits to the output, and sample a token with the variant `sample`.
+    /// Adds the last launches of a decode step: they copy the logits to the output, sample the next token with the variant
+    /// `sample`, and advance the positions.
     fn end(&mut self, sample: &str) -> Result<(), String> {
         let [b, vocabulary] = self.g.sizes(["B", "V"]);
         let keep = kernel("keep_logits", "decode_step_keep").on([b, ceil(vocabulary, 1024)], 256);
@@ -233,7 +239,7 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
     }
 }
 
-/// Returns the launch that ends a run: the sampled token becomes the input of the next run.
+/// Returns the last launch of a decode step: the sampled token, or a given one (`forced`), becomes the input of the next step.
 fn end() -> Put {
     let end = kernel("end", "decode_step_end").on([1], 256);
     end.args("sampled forced clock token position tokens B S P")

@@ -1,4 +1,4 @@
-//! Variants with one launch for each operation; the launch runs the simplest kernel of the operation.
+//! Variants of the decode step with a separate launch for each operation, which runs the simplest kernel of the operation.
 
 use std::fmt::Display;
 
@@ -46,7 +46,7 @@ fn norm(name: &str, x: &str, weight: &str, y: &str, columns: &str) -> Put {
     norm.with("C", columns)
 }
 
-/// Returns the launch that writes the vector of each row as a KV record to its slot.
+/// Returns the launch that encodes the vector of each row of the batch as a KV record, and writes it to the slot of this row.
 fn write(name: &str, slots: &str, pages: &str, columns: &str) -> Put {
     call(name, "record_write.simple").names(&format!(
         "form = raw, x = row, weight = ones, positions = {slots}, cos_sin = cos, slots = {slots}, pages = {pages}, C = {columns}, \
@@ -97,8 +97,8 @@ impl Step<'_, '_, Simple> {
         self.put(call(name, "fp8_gemm.simple").names(&names))
     }
 
-    /// Adds the quantization of `rows` rows of `from` to codes with scales, if the variant uses 8-bit activations. `rows` may
-    /// be a multiple of the batch: each row of the batch then has several parts, which are stored one after the other.
+    /// Adds a launch that quantizes `rows` rows of `from` to codes with scales, if the variant uses 8-bit activations. `rows` may
+    /// be a multiple of the batch size: each row of the batch then consists of several quantized rows.
     fn code(
         &mut self,
         [from, codes, site]: [&str; 3],
@@ -171,15 +171,15 @@ impl Step<'_, '_, Simple> {
         self.put(call("attn_post", "mhc_post.simple").with("y", "out"))
     }
 
-    /// Adds the conversion of D columns of each row, from column `first` on, to bfloat16.
+    /// Adds a launch that converts D columns of each row of `from`, from column `first` on, to bfloat16.
     fn row(&mut self, name: &str, from: &str, stride: impl Display, first: i64) -> Result<(), String> {
         let row = kernel(name, "decode_step_row").on([self.n("B")], 128);
         let names = format!("from = {from}, stride = {stride}, first = {first}");
         self.put(row.args("from row D stride first").names(&names))
     }
 
-    /// Adds the two products (values and logits) of the compressor `of`, and the compressor, which pools windows of tokens to
-    /// entries.
+    /// Adds the launches of the KV compressor `of`: two matrix products (values and logits), and the pooling of windows of tokens
+    /// to compressed entries. If `unread`, the f32 entries go to a scratch buffer that no launch reads.
     fn compress(&mut self, of: &str, columns: impl Display, names: &str, unread: bool) -> Result<(), String> {
         let [kv, gate] = [format!("{of}_kv"), format!("{of}_gate")];
         let [values, logits] = [format!("{of}_values"), format!("{of}_logits")];
@@ -209,7 +209,7 @@ impl Step<'_, '_, Simple> {
         ))
     }
 
-    /// Adds attention over the records of the window and of compressed entries.
+    /// Adds the launch of attention over the KV records of the sliding window and of the compressed entries.
     fn attend(&mut self, name: &str, of: &str, names: &str) -> Result<(), String> {
         self.put(call(name, "record_attention.simple").names(&format!(
             "q = query, window_slots = chosen, pages = {of}_pages, slots = chosen, out = heads, window_own = window_pages_of_row, \

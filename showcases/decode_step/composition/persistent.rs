@@ -3,7 +3,8 @@
 use super::end;
 use ulplab_backend::cuda::graph::{Graph, kernel};
 
-/// Adds one launch for all layers. With more sequences, a cluster has fewer thread blocks, and a thread block has more warps.
+/// Adds one launch for all layers, with a cluster of thread blocks for each sequence. For larger batches, a cluster has fewer
+/// thread blocks, and a thread block has more warps.
 pub(super) fn persistent(g: &mut Graph) -> Result<(), String> {
     let [b] = g.sizes(["B"]);
     g.scratch("sampled", b * 4)?;

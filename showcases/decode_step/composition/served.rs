@@ -1,5 +1,5 @@
-//! Variants with the fastest kernels of the operations, and with launches that fuse several operations. The projections of
-//! attention take E4M3 codes, all other products bfloat16.
+//! Variants of the decode step with the fastest kernels, some of which fuse several operations. The projections of attention take
+//! E4M3 codes, all other matrix products take bfloat16.
 
 use std::fmt::Display;
 
@@ -27,7 +27,7 @@ struct Served {
     many: bool,
 }
 
-/// Returns the number of rows that a thread block of a product computes.
+/// Returns the number of output rows that a thread block of a matrix product computes, for `b` rows in the batch.
 fn rows_of_block(b: i64) -> i64 {
     match b {
         ..=8 => 8,
@@ -37,9 +37,9 @@ fn rows_of_block(b: i64) -> i64 {
     }
 }
 
-/// Sets grid, cluster and shared memory of a product of codes with `tiles` tiles of 64 columns and sums of `k` terms. The first
-/// grid size counts blocks of rows; `of` holds the other grid sizes. With few tokens, the thread blocks of a cluster share a
-/// tile. The condition must equal `few_tokens` in `fp8_gemm/split.cuh`.
+/// Sets grid, cluster and shared memory of an E4M3 matrix product with `tiles` tiles of 64 output columns and sums of `k` terms.
+/// The first grid size counts blocks of rows; `of` holds the other grid sizes. With few tokens, the thread blocks of a cluster
+/// share a tile. The condition must equal `few_tokens` in `fp8_gemm/split.cuh`.
 fn codes<const N: usize>(launch: Put, b: i64, k: i64, tiles: i64, of: [i64; N]) -> Put {
     let rows = rows_of_block(b);
     let few = b <= 2 && tiles <= 132 && k <= 8192;
@@ -61,7 +61,8 @@ fn codes<const N: usize>(launch: Put, b: i64, k: i64, tiles: i64, of: [i64; N]) 
     launch.shared(shared)
 }
 
-/// Sets grid, cluster and shared memory of a launch with several bfloat16 products, in the same way as `linear.tensor`.
+/// Sets grid, cluster and shared memory of a launch that computes several bfloat16 matrix products with `tiles` tiles of 64
+/// columns in total, in the same way as `linear.tensor`.
 fn halves(launch: Put, b: i64, tiles: i64) -> Put {
     let rows = rows_of_block(b);
     let cluster = match tiles {
@@ -113,18 +114,18 @@ impl Step<'_, '_, Served> {
         Ok(())
     }
 
-    /// Returns the number of parts into which the sums that mix the streams split the channels.
+    /// Returns the number of thread blocks that share the channels in the sums for mixing the residual streams.
     fn parts(&self) -> i64 {
         let c = self.n("C");
         ceil(c, 32 * ceil(c, 4096))
     }
 
-    /// Returns a launch whose thread blocks each process 512 columns of a row.
+    /// Returns a launch with one thread block for each 512 columns of each row.
     fn of_columns(&self, name: &str, entry: &str, columns: i64) -> Put {
         kernel(name, entry).on([ceil(columns, 512), self.n("B")], 128)
     }
 
-    /// Adds the sums that mix the streams `x` with the output of the previous block.
+    /// Adds the launch that computes the sums for mixing the residual streams `x` with the output of attention or of the experts.
     fn sums(&mut self, of: &str, x: &str, post: &str, comb: &str) -> Result<(), String> {
         let grid = [self.parts(), ceil(self.n("B"), 4).min(4)];
         let sums = kernel(&format!("{of}_sums"), "decode_step_sums").on(grid, 192);
@@ -132,12 +133,13 @@ impl Step<'_, '_, Served> {
         self.put(sums.args("x out post comb fn mix_sums arrived B C").names(&names))
     }
 
-    /// Returns the number of threads of a thread block that mixes a whole row.
+    /// Returns the number of threads of a thread block that mixes the residual streams of a whole row.
     fn mixers(&self) -> i64 {
         32 * ceil(self.n("C"), 384) + 64
     }
 
-    /// Adds the experts' output to the streams, mixes the streams, and stores the result as codes and in bfloat16.
+    /// Adds launches that add the output of the previous layer's experts to the residual streams, mix these, and store the input
+    /// of attention as 8-bit codes and in bfloat16.
     fn mix(&mut self) -> Result<(), String> {
         if self.layer == 0 {
             let names = "fn = attn_fn, base = attn_base, scale = attn_scale, weight = attn_norm, y = normed";
@@ -158,7 +160,7 @@ impl Step<'_, '_, Served> {
         self.tap_at((self.layer - 1, "layers"), "x", "output", "wide")
     }
 
-    /// Adds a product of codes as a launch of the operation `fp8_gemm`.
+    /// Adds the launch of an E4M3 matrix product y = x·wᵀ with codes and scales, of the operation `fp8_gemm`.
     fn product(&mut self, name: &str, [x, w, y]: [&str; 3], n: impl Display, k: impl Display) -> Result<(), String> {
         let names =
             format!("x = {x}_codes, x_scale = {x}_scales, w = {w}, w_scale = {w}_scales, y = {y}, N = {n}, K = {k}");
@@ -216,7 +218,7 @@ impl Step<'_, '_, Served> {
         self.tap("out", "attention_output", "C")
     }
 
-    /// Adds a launch that copies the values of each group of heads to the output of a site, which is compared with the
+    /// Adds a launch that copies the values of each group of heads to an output buffer, which the test compares with the
     /// reference.
     fn tap_groups(&mut self, from: &str, columns: impl Display) -> Result<(), String> {
         let grid = [self.n("B"), self.n("G")];
@@ -228,7 +230,7 @@ impl Step<'_, '_, Served> {
         self.put(tap.args("from to clock layer layers S columns").names(&names))
     }
 
-    /// Adds attention over the records of the window and of up to `entries` compressed entries.
+    /// Adds the launch of attention over the KV records of the sliding window and of up to `entries` compressed entries.
     fn attend(&mut self, name: &str, of: &str, count: &str, entries: &str, listed: i64) -> Result<(), String> {
         if self.of.many {
             let names = format!(
@@ -301,7 +303,8 @@ impl Step<'_, '_, Served> {
         self.attend("attend_heavy", "hca", "heavy_count", "Nh", 0)
     }
 
-    /// Adds attention's output to the streams, mixes the streams, and selects the experts.
+    /// Adds launches that add attention's output to the residual streams, mix these to the input of the experts, and select the
+    /// experts.
     fn route(&mut self) -> Result<(), String> {
         let [hashes, b, c, experts] = self.g.sizes(["hashes", "B", "C", "E"]);
         let select = if self.layer < hashes { "table" } else { "bias" };
@@ -345,7 +348,8 @@ impl Step<'_, '_, Served> {
             .names(names)
             .part(layer % banks, banks);
         let mixture = mixture.names("gate_up_scale = gate_up_scales, gate_up_tensor = gate_up_level");
-        // For a single row, the routing launch has already sorted the row by experts, so skip the first launch of the mixture.
+        // For a single row, the routing launch has already sorted the row by experts, so skip the first launch of the mixture of
+        // experts.
         let sorted = b == 1 && !self.of.many;
         let mixture = mixture
             .names("down_scale = down_scales, down_tensor = down_level")
@@ -355,7 +359,7 @@ impl Step<'_, '_, Served> {
         self.tap("out", "moe_output", "C")
     }
 
-    /// Adds a product of bfloat16 numbers.
+    /// Adds the launch of the bfloat16 matrix product y = x·wᵀ with x = `half_input`.
     fn half_product(&mut self, name: &str, w: &str, y: &str, n: &str) -> Result<(), String> {
         let names = format!("x = half_input, w = {w}, y = {y}, G = 1, N = {n}, K = C, dtype = bf16, size = 2");
         self.put(call(name, "linear.tensor").names(&names))

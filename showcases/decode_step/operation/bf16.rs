@@ -1,11 +1,11 @@
 //! Check of steps that use bfloat16 for queries, and for the activations of all products that do not take 8-bit codes
-//! (compressors, index heads, routers, experts, head). Weights are bfloat16; weights of experts are MXFP4, with the shared
-//! expert last. Kernels output the f32 numbers of sites before rounding, so the rounded numbers are known to the bit.
-//! [`record_attention`] and [`moe_fp4`] then give the expected outputs of attention and experts for the kernel's queries, keys
-//! and choices.
+//! (compressors, index heads, routers, experts, head). Weights are bfloat16; weights of experts are MXFP4, with the shared expert
+//! last. Kernels output the f32 numbers of sites (named tensors of the model) before rounding, so the rounded numbers are known
+//! to the bit. [`record_attention`] and [`moe_fp4`] then give the expected outputs of attention and experts for the kernel's
+//! queries, keys and choices.
 //!
-//! In addition to sites, a kernel outputs the experts of each row, their weights, the hidden numbers between the experts' two
-//! products, and the head's input.
+//! In addition, a kernel outputs the experts of each row, the experts' weights, the hidden numbers between the experts' two
+//! products, and the input of the output head.
 
 use std::collections::HashMap;
 
@@ -33,11 +33,11 @@ use ulplab_operations::ops::{Buffer, Outputs};
 const WHY_HIDDEN: &str = "the sums of both products are defined to the bit, given the row and its experts; f32 arithmetic then errs by at most \
                           (13 + 2|g|) units of 2^-24, and half a step of bfloat16 is added";
 
-/// Number of columns that share a scale in the format of experts' weights.
+/// Number of columns of experts' weights (MXFP4) that share a scale.
 const BLOCK: usize = 32;
 
-/// Buffers that kernels output for the check in addition to those of sites. Shapes are `[S, layers, B, ..]`; that of the last
-/// buffer is `[S, B, ..]`.
+/// Buffers that kernels output only for this check: chosen experts, their weights, their hidden numbers, and the input of the
+/// output head. Shapes are `[S, layers, B, ..]` for S runs and B rows; the last buffer has `[S, B, ..]`.
 const KEPT: [Tap; 4] = [
     Tap::of("", "at_experts", |c| c.num_experts_per_tok).choice(),
     Tap::of("", "at_expert_weights", |c| c.num_experts_per_tok),
@@ -69,11 +69,11 @@ pub(super) fn kept(
     })
 }
 
-/// Returns the experts' first matrices (gate and up) or, if not `first`, second matrices (down), of all layers, with the shared
-/// expert last: codes, block scales, and global scales, which are 1 since MXFP4 has none.
+/// Returns weights of the experts of all layers, with the shared expert last: buffers of codes, block scales and global scales
+/// (all 1, because MXFP4 has none). `first` selects the first matrices of the experts (gate and up), else the second ones (down).
 ///
 /// # Errors
-/// If weights cannot be read, or are not whole blocks.
+/// Returns an error if weights cannot be read, or are not whole blocks.
 pub(super) fn experts(source: &Source, first: bool) -> Result<Vec<Buffer>, String> {
     let config = &source.config;
     let (hidden, inner, count) = (
@@ -135,7 +135,7 @@ fn matrices(source: &Source, first: bool) -> Result<Mxfp4, String> {
     Ok(Mxfp4::mxfp4(shape, codes.bytes, scales.bytes))
 }
 
-/// Checks a step with bfloat16 activations against the values that a kernel output at the sites.
+/// Computes the expected outputs of a step with bfloat16 activations from the intermediate values that the kernel output.
 pub(super) struct Bf16<'a> {
     config: &'a Config,
     model: &'a Model<Bounded>,
@@ -146,15 +146,15 @@ pub(super) struct Bf16<'a> {
     found: &'a KernelValues,
     /// Contents of the buffers of [`KEPT`], by name.
     kept: HashMap<&'static str, Kept>,
-    /// Expected outputs of attention, before the inverse RoPE.
+    /// Expected outputs of attention before the inverse RoPE, by run, layer and row.
     attended: HashMap<Place, Vec<Bounded>>,
 }
 
 impl<'a> Bf16<'a> {
-    /// Creates the check of a kernel's outputs. `positions` is the length of the RoPE table, `rows` the size of the batch.
+    /// Creates the check of the outputs of a kernel. `positions` is the length of the RoPE table, `rows` the batch size.
     ///
     /// # Errors
-    /// If weights cannot be read.
+    /// Returns an error if weights cannot be read.
     pub fn new(
         (source, model): (&'a Source, &'a Model<Bounded>),
         positions: usize,
@@ -176,20 +176,20 @@ impl<'a> Bf16<'a> {
         })
     }
 
-    /// Returns a row of a buffer of [`KEPT`].
+    /// Returns the values of one row of the buffer `name` of [`KEPT`].
     fn kept(&self, name: &str, place: Place) -> &[f32] {
         self.kept[name].row(place)
     }
 
-    /// Returns the kernel's row at a site, rounded to bfloat16.
+    /// Returns the values of one row that the kernel output at a site (named tensor), rounded to bfloat16.
     fn rounded_row(&self, site: &str, place: Place) -> Vec<f32> {
         let mut row = self.found.tap(site).row(place).to_vec();
         round_to_bf16(&mut row);
         row
     }
 
-    /// Computes the expected attention of a row of the batch in all its runs. `start` is the state before the first run; its
-    /// keys are the values that were read back from their records.
+    /// Computes the expected attention outputs of one sequence (row) in all decode steps (runs). `start` holds its KV caches
+    /// before the first step, with keys decoded from their records.
     pub fn attend(&mut self, records: &Records, row: usize, start: &StateParts<f32>, runs: usize) {
         let config = self.config;
         let scale = (config.head_dim as f32).sqrt().recip();
@@ -232,8 +232,9 @@ impl<'a> Bf16<'a> {
         self.attended.extend(found.into_iter().flatten());
     }
 
-    /// Replaces the reference's values at a site by those of the bfloat16 computation, at sites where the two differ. `place`
-    /// holds the indices of run, layer and row; `position` is the position of the row's token.
+    /// Replaces the reference's values at a site (named tensor) by the results of the bfloat16 computation. Only heads, the
+    /// output of the experts and logits are replaced. `place` holds the indices of run, layer and row; `position` is the position
+    /// of the row's token.
     pub fn at(&self, site: &str, place: Place, position: usize, tensor: &mut Tensor<Bounded>) {
         match site {
             sites::HEADS => {
@@ -259,8 +260,8 @@ impl<'a> Bf16<'a> {
         }
     }
 
-    /// Returns the valid experts of a row, with their slots, in the order in which their outputs are added; the shared expert is
-    /// last.
+    /// Returns the pairs (expert, slot among the chosen experts) of a row, in the order in which kernels add the outputs of
+    /// experts; the shared expert is last. Invalid indices are left out.
     fn added(&self, place: Place) -> Vec<(usize, usize)> {
         let count = self.config.n_routed_experts;
         let experts = self.kept("at_experts", place);
@@ -279,8 +280,8 @@ impl<'a> Bf16<'a> {
         of.products(Sums::Defined, number, &[&x])
     }
 
-    /// Returns the sum of the outputs of a row's experts, computed from the hidden numbers that the kernel output between the
-    /// two products.
+    /// Returns the sum of the outputs of a row's experts. The second product of each expert is computed from the hidden numbers
+    /// that the kernel output.
     fn mixture(&self, place: Place) -> Vec<f32> {
         let inner = self.config.moe_intermediate_size;
         let hidden = self.kept("at_hidden", place);
@@ -292,8 +293,8 @@ impl<'a> Bf16<'a> {
         y
     }
 
-    /// Returns the buffers of [`KEPT`] with their expected values. `token(run, row)` returns the token that a row reads in a
-    /// run. Padding rows may hold any values.
+    /// Compares the buffers of [`KEPT`] with their expected values, except in padding rows. `token(run, row)` returns the input
+    /// token of a row in a decode step (run).
     pub fn parts(&self, places: &[Place], token: impl Fn(usize, usize) -> u32 + Sync) -> Vec<Part> {
         let mut expected = KEPT.each_ref().map(|tap| as_is(&self.kept[tap.buffer].values));
         let routed = places.par_iter();
@@ -323,7 +324,7 @@ impl<'a> Bf16<'a> {
         let input = self.rounded_row(sites::MOE_INPUT, place);
         let row = exact([1, input.len()], &input);
         let (choice, of_experts) = self.model.route(place[1], &row, &[token], |choice| {
-            // The choice of a learned router is checked at the router's site, so take the kernel's choice here.
+            // Take the experts that the kernel chose: the choice itself is checked elsewhere, at the site `ROUTER`.
             let there = |expert: &i32| (0..config.n_routed_experts as i32).contains(expert);
             let found = self.found.tap(sites::ROUTER).row(place).iter();
             let found = found.map(|expert| Some(*expert as i32).filter(there).unwrap_or(-1));
@@ -345,7 +346,8 @@ impl<'a> Bf16<'a> {
         [experts.collect(), of_experts.collect(), hidden]
     }
 
-    /// Returns the expected input of the output head in a run and a row, given the kernel's streams after the last layer.
+    /// Returns the expected input of the output head for a run and a row, computed from the residual streams that the kernel
+    /// output after the last layer.
     fn head_input(&self, [run, row]: [usize; 2]) -> Vec<Bounded> {
         let last = self.config.num_hidden_layers - 1;
         let streams = self.found.tap(sites::OUTPUT).row([run, last, row]);

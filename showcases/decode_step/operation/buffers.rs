@@ -9,8 +9,8 @@ use super::weights::Source;
 use ulplab_operations::ops::stored::Matrices;
 use ulplab_operations::ops::{Buffer, lasting};
 
-/// Pairs of a buffer and its tensor in the checkpoint. These tensors exist once per model; those of the constants below exist
-/// once per layer, per compressor of a sparse or of a heavy layer, and per indexer.
+/// Pairs of a buffer name and a tensor name of the checkpoint. These tensors exist once per model; the tensors of the next
+/// constants exist once per layer, per compressor of a sparse (CSA) or heavy (HCA) layer, and per indexer.
 const WHOLE: &str = "head_fn model.hc_head.hc_fn, head_base model.hc_head.hc_base, head_scale model.hc_head.hc_scale, \
     final_norm model.norm.weight";
 const OF_LAYERS: &str = "attn_fn attn_hc.fn, attn_base attn_hc.base, attn_scale attn_hc.scale, attn_norm input_layernorm.weight, \
@@ -31,14 +31,14 @@ fn pairs(list: &'static str) -> impl Iterator<Item = (&'static str, &'static str
     list.split(", ").filter_map(|pair| pair.split_once(' '))
 }
 
-/// Indices of the heavy and of the sparse layer in a model with one layer of each type.
+/// Indices of the heavy (HCA) and of the sparse (CSA) layer in a model with one layer of each type.
 const HEAVY: usize = 0;
 const SPARSE: usize = 1;
 
 impl Source {
     /// Returns the buffers of all weights.
     pub fn buffers(&self) -> Result<Vec<Buffer>, String> {
-        // A model of these sizes with one layer of each type, from which tensor shapes are looked up.
+        // Look up tensor shapes in a model of the same sizes that has one layer of each type.
         let of_kinds = Config {
             num_hidden_layers: 2,
             layer_types: vec![LayerType::Heavy, LayerType::Sparse],
@@ -116,8 +116,8 @@ impl Source {
         ])
     }
 
-    /// Returns the embedding. If rows of the weights repeat, scales the embedding up: otherwise the outputs of layers would
-    /// make the rows of the batch equal, and equal rows would go to the same experts.
+    /// Returns the embedding, scaled up if rows of the weights repeat. Without this factor, the outputs of layers would make all
+    /// rows of the batch nearly equal, and all rows would go to the same experts.
     fn embedding(&self, shape: &[usize]) -> Result<Buffer, String> {
         let mut values = self.floats("model.embed_tokens.weight", &self.made(shape))?;
         if self.repeats() {
@@ -155,8 +155,8 @@ impl Source {
         Ok(vec![Buffer::f32(name, &shapes, &values)])
     }
 
-    /// Returns the tensors from which a buffer is made, and the shape of each: all tensors, or only the first rows of the first
-    /// tensor if rows of the weights repeat.
+    /// Returns the tensors from which a buffer is filled, and the shape of each: all `tensors`, or only the first rows of the
+    /// first tensor if the model repeats rows to save memory.
     pub fn parts<'a>(&self, tensors: &'a [String], shape: &[usize]) -> (&'a [String], Vec<usize>) {
         match self.repeats() {
             true => (&tensors[..1], self.made(shape)),
@@ -204,7 +204,7 @@ impl Source {
     }
 }
 
-/// Returns the buffer with the shape `lead` followed by its columns. If this shape has more elements than the buffer, the
+/// Returns the buffer with the shape `[lead.., columns of the buffer]`. If this shape has more elements than the buffer, the
 /// contents repeat.
 pub(super) fn of_shape(buffer: &Buffer, lead: &[usize]) -> Buffer {
     let cols = buffer.shape.last().copied();

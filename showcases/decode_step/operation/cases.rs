@@ -1,4 +1,4 @@
-//! Test cases: the model, its storage formats, and the positions at which the rows of the batch begin.
+//! Test cases: sizes and storage formats of the model, and the positions at which the sequences of the batch begin.
 
 use super::formats::{Formats, SIXTEEN, WEIGHTS};
 use super::index::INDEX_RECORDS;
@@ -9,12 +9,13 @@ use super::weights::Source;
 use ulplab_core::formats::RECORDS;
 use ulplab_operations::ops::{Case, Data, Inputs};
 
-/// A test case. `starts` holds the number of tokens of each row before the first run; −1 marks a padding row.
+/// A test case of `runs` decode steps. `starts` holds the number of tokens that each sequence (row) has read before the first
+/// step; −1 marks a padding row.
 pub(super) struct Plan {
     pub name: &'static str,
     pub starts: &'static [i64],
     pub runs: usize,
-    /// Capacity of the caches, in positions.
+    /// Number of token positions that the KV caches can hold.
     pub positions: usize,
     pub inputs: Inputs,
     pub timed: bool,
@@ -121,7 +122,7 @@ pub(super) fn plans() -> Vec<Plan> {
     let sixteen = Formats::F32.with_activations(ACTIVATIONS[1]).with_weights(SIXTEEN);
     let of_sixteen = [("v4_fp8", index_fp8), ("v4_nvfp4", index_mxfp4), ("v4_bf16", index_fp8)];
     let of_sixteen = of_sixteen.map(|(record, index)| sixteen.with_record(record).with_index(index));
-    // Two of the rows complete a window of 128 tokens; for one of them, it is the first window.
+    // The second row completes its first window of 128 tokens, the third row its second window.
     let in_sixteen = of_sixteen.map(|formats| Plan {
         starts: &[0, 125, 253],
         runs: 6,
@@ -178,8 +179,8 @@ pub(super) fn plans() -> Vec<Plan> {
 /// Sizes of the small model: channels of a key, channels of a key that RoPE rotates, channels of an index key. [`RECORD_KEYS`]
 /// replace these sizes if keys are records, and [`INDEX_KEYS`] if index keys are also records.
 const SMALL_KEYS: [usize; 3] = [24, 8, 16];
-/// The same sizes if the projections of attention take 8-bit codes. Rows are then multiples of 16 columns, and have one block
-/// of 128 columns and a partial block.
+/// Same as [`SMALL_KEYS`], for cases in which the projections of attention take 8-bit codes. Rows are then multiples of 16
+/// columns, and have one block of 128 columns and a partial block.
 const EIGHT_KEYS: [usize; 3] = [80, 8, 16];
 const RECORD_KEYS: [usize; 3] = [512, 8, 16];
 const INDEX_KEYS: [usize; 3] = [512, 8, 128];
@@ -194,7 +195,7 @@ impl Plan {
         self.formats.keys().1 + self.name
     }
 
-    /// Returns the source of the model's weights: a checkpoint, or a seed from which random weights are drawn later.
+    /// Returns the model's weights: an opened checkpoint, or a seed from which random weights are generated on demand.
     pub fn source(&self, data: &Data) -> Result<Source, String> {
         match self.inputs {
             Inputs::Weights => Source::open(data.checkpoint()?, self.formats.storages()?),
@@ -216,8 +217,7 @@ impl Plan {
         })
     }
 
-    /// Returns all sizes of the case, given those of the model; `banks` is the number of layers that do not share their
-    /// experts.
+    /// Returns the named sizes of the case, given the sizes of the model; `banks` is the number of layers with their own experts.
     pub fn dims(&self, sizes: &Sizes, banks: usize) -> Result<Vec<(&'static str, i64)>, String> {
         sizes.dims([self.starts.len(), self.runs, self.positions], self.formats, banks)
     }

@@ -1,5 +1,5 @@
-//! Checks the outputs of a kernel by the reference. At each site, the reference computes the expected values, then continues
-//! with the kernel's values.
+//! Compares the outputs of a kernel with the reference. At each site (named tensor of the model), the reference computes the
+//! expected values, then continues with the values that the kernel output.
 
 use rayon::prelude::*;
 use reference::paths::deepseek_v4::{Model, State, StateParts, sites};
@@ -21,7 +21,7 @@ use super::{Step, TAPS, WHY};
 
 const ALIKE: &str = "rows that begin alike and read the same tokens have the same bits, wherever they are in the batch";
 
-/// Outputs of a kernel: values at sites, logits and sampled tokens.
+/// Outputs of a kernel: values at the sites (named tensors of the model), logits and sampled tokens.
 pub(super) struct KernelValues {
     /// Values at each of the sites [`TAPS`].
     taps: Vec<Kept>,
@@ -30,27 +30,29 @@ pub(super) struct KernelValues {
 }
 
 impl KernelValues {
-    /// Returns the values that the kernel output at a site.
+    /// Returns the values that the kernel output at a site (named tensor of the model).
     ///
     /// # Panics
-    /// If the site has no tap.
+    /// Panics if the site has no tap.
     pub fn tap(&self, site: &str) -> &Kept {
         let number = TAPS.iter().position(|tap| tap.site == site);
         &self.taps[number.expect("the site has a tap")]
     }
 }
 
-/// Expected values of a row of the batch: of every tap `[S, layers, cols]`, of the logits `[S, V]`, and of the state.
+/// Expected values of one sequence (row): an array `[S, layers, cols]` for each site that kernels output, the logits `[S, V]`,
+/// and the KV caches after the S runs.
 struct RowExpected {
     taps: Vec<Vec<Expected>>,
     logits: Vec<Expected>,
     state: StateParts<Bounded>,
 }
 
-/// Checks of products of 8-bit codes and of bfloat16; `None` for steps without such products.
+/// Check of a step with matrix products of 8-bit codes, and check of a step with bfloat16 products; `None` without such products.
 type Coded<'a> = (Option<&'a Fp8<'a>>, Option<&'a Bf16<'a>>);
 
-/// Joins the expected values of all rows, `[groups, cols]` each, to `[groups, B, cols]`. Padding rows may hold any values.
+/// Joins the expected values of all rows, `[groups, cols]` each, to `[groups, B, cols]`. Padding rows may have any values, so
+/// their found values are used as the expected values.
 fn joined<'a>(
     rows: &'a [Option<RowExpected>],
     cols: usize,
@@ -65,7 +67,7 @@ fn joined<'a>(
 }
 
 impl Step {
-    /// Returns the outputs, each with its expected values.
+    /// Compares each output of the kernel with its expected values, and returns the results.
     pub fn followed(&self, outputs: &Outputs) -> Vec<Part> {
         let config = &self.source.config;
         let (runs, batch, vocabulary) = (self.runs, self.starts.len(), config.vocab_size);
@@ -142,8 +144,8 @@ impl Step {
         Judge::equal("logits", Dtype::F32, &shape, want, why).of(outputs)
     }
 
-    /// Returns the input token of a row in a run: the given token, or the token that the row sampled in the run before.
-    /// Replaces an id that is out of range by 0; the check of the sampled tokens reports such an id.
+    /// Returns the input token of a row in a decode step (run): the given token, or the token that the row sampled in the step
+    /// before. Replaces an id that is out of range by 0; the check of the sampled tokens reports such an id.
     fn read(&self, run: usize, row: usize, sampled: &[i32]) -> u32 {
         let at = |run: usize| run * self.starts.len() + row;
         let token = match run.checked_sub(1) {
@@ -155,7 +157,7 @@ impl Step {
         u32::try_from(token).ok().filter(there).unwrap_or(0)
     }
 
-    /// Runs the reference on a row of the batch, for all runs, and returns the expected values.
+    /// Runs the reference on one sequence (row) for all decode steps (runs), and returns the expected values.
     fn row(
         &self,
         model: &Model<Bounded>,
@@ -194,8 +196,8 @@ impl Step {
         RowExpected { taps, logits, state }
     }
 
-    /// Checks every cache. Slots that the reference's state has must hold the reference's values, and slots that no run has
-    /// reached must be unchanged. Other slots of ring buffers may hold any values.
+    /// Checks every KV cache. Slots that the reference's state contains must hold the reference's values, and slots that no run
+    /// has written must be unchanged. Other slots of ring buffers may hold any values.
     fn states(&self, rows: &[Option<RowExpected>], found: &KernelValues, outputs: &Outputs) -> Vec<Part> {
         let (caches, records, index) = (&self.caches.arrays, &self.caches.records, &self.caches.index);
         let mut expected: Vec<Vec<Expected>> = Vec::new();
@@ -230,15 +232,15 @@ impl Step {
             .collect()
     }
 
-    /// Iterates over all runs of all rows that are not padding: returns run, row, and position of the input token.
+    /// Iterates over all decode steps (runs) of all rows that are not padding: yields run, row, and position of the input token.
     fn steps(&self) -> impl Iterator<Item = [usize; 3]> {
         let rows = self.starts.iter().enumerate();
         rows.filter_map(|(row, start)| Some((row, start.as_ref()?.tokens)))
             .flat_map(|(row, tokens)| (0..self.runs).map(move |run| [run, row, tokens + run]))
     }
 
-    /// Checks the pages of KV records. The expected value of a byte is that before the runs, or follows from the vectors that
-    /// the kernel output.
+    /// Checks the pages of KV records. The expected bytes are the bytes before the first run, overwritten by the records of the
+    /// vectors that the kernel output.
     fn pages(&self, records: &Records, found: &KernelValues, outputs: &Outputs) -> Vec<Part> {
         let mut records = records.clone();
         for [run, row, position] in self.steps() {
@@ -261,8 +263,8 @@ impl Step {
     }
 }
 
-/// Hooks of the reference while it runs one token of one row: at each site, they write the expected values, and replace the
-/// tensor by the kernel's.
+/// Hooks into the reference while it runs one token of one row. At each site, the hooks store the expected values, and replace
+/// the tensor by the values that the kernel output.
 struct Follow<'a> {
     records: Option<&'a Records>,
     coded: Coded<'a>,
@@ -275,7 +277,8 @@ struct Follow<'a> {
 }
 
 impl Follow<'_> {
-    /// Returns the kernel's values at a site, and the slice to which their expected values are written.
+    /// Returns the values that the kernel output at a site, and the slice to which the expected values are written; `None` if
+    /// kernels do not output this site.
     fn places(&mut self, site: &Site) -> Option<(&[f32], &mut [Expected])> {
         let tap = TAPS.iter().position(|tap| tap.site == site.name)?;
         let (kept, layer, [run, row]) = (&self.found.taps[tap], site.layer?, self.at);
@@ -304,8 +307,8 @@ impl Numerics<Bounded> for Follow<'_> {
             .layer
             .and_then(|layer| self.found.tap(sites::INDEX_KEY).number(layer));
         let records = self.records;
-        // At a site without a tap, continue with the reference's values. The input streams of a layer need no tap: they are the
-        // output streams of the previous layer, which has a tap.
+        // If kernels do not output this site, continue with the reference's values. The input streams of a layer are the output
+        // streams of the layer before, which kernels output.
         let Some((found, expected)) = self.places(site) else {
             return;
         };
@@ -340,8 +343,7 @@ impl Numerics<Bounded> for Follow<'_> {
         for (expected, index) in expected.iter_mut().zip(if right { &found } else { &wanted }) {
             *expected = (f64::from(*index), 0.0);
         }
-        // Continue with the kernel's choice, even a wrong one, if it is a valid choice: later sites are checked given this
-        // choice.
+        // Continue with the kernel's choice if it is well-formed, even if it is wrong: later sites can then still be compared.
         choice.indices = if possible { found } else { wanted };
     }
 

@@ -1,4 +1,5 @@
-//! Checks of discrete choices, and operations whose error bounds do not follow from the rules of [`Bounded`] numbers.
+//! Checks of discrete choices (top-k entries, experts), and operations whose error bounds are not computed step by step with
+//! [`Bounded`] numbers.
 
 use reference::ops::hyper_connection::{HyperConnection, Mixing};
 use reference::ops::indexer;
@@ -9,8 +10,8 @@ use super::index::IndexQuery;
 use super::{EPS, STREAMS};
 use ulplab_operations::ops::mhc_pre::normalized;
 
-/// True if `found` is a valid choice: all indices are different candidates, as many as in `wanted`, then −1. The indices must
-/// ascend, unless they are `ordered` best first.
+/// True if `found` is well-formed: as many different candidates as `wanted` has, then −1 as padding. Indices must ascend, unless
+/// `ordered` says that the best come first.
 pub(super) fn possible(scores: &[Bounded], found: &[i32], wanted: &[i32], ordered: bool) -> bool {
     let count = wanted.iter().filter(|index| **index >= 0).count();
     let (chosen, rest) = found.split_at(count);
@@ -26,8 +27,8 @@ pub(super) fn possible(scores: &[Bounded], found: &[i32], wanted: &[i32], ordere
     chosen.iter().all(candidate) && rest.iter().all(|index| *index == -1) && ascending && different
 }
 
-/// True if the error bounds of the scores allow the choice: no chosen candidate is certainly worse than an omitted one or, if
-/// `ordered`, than a later one in the choice.
+/// True if the error bounds of the scores allow the choice: no omitted candidate is certainly better than a chosen one and, if
+/// `ordered`, no chosen candidate is certainly better than one before it.
 pub(super) fn admissible(scores: &[Bounded], found: &[i32], ordered: bool) -> bool {
     let chosen: Vec<usize> = found.iter().filter_map(|index| usize::try_from(*index).ok()).collect();
     let least = |index: usize| scores[index].value() - scores[index].error();
@@ -44,14 +45,16 @@ pub(super) fn admissible(scores: &[Bounded], found: &[i32], ordered: bool) -> bo
     true
 }
 
-/// Operations whose error bounds do not follow from the rules of [`Bounded`] numbers: selection of entries, and mHC mixing.
+/// Operations whose error bounds are not computed step by step with [`Bounded`] numbers: top-k selection of compressed entries,
+/// and mHC mixing.
 pub(super) struct Followed {
     /// Index keys and queries as codes; `None` if index keys are not records.
     pub index: Option<IndexQuery>,
 }
 
 impl Operations<Bounded> for Followed {
-    /// Selects entries. The products of codes are exact, since the rule by which tensor cores sum is known.
+    /// Selects the compressed entries with the best index scores. Products of codes have no error: the rule by which tensor cores
+    /// sum them is known to the bit.
     fn index(
         &self,
         query: &Tensor<Bounded>,

@@ -1,13 +1,13 @@
-//! Formats of a step: of its keys, its weights, and the activations of its products.
+//! Formats of a decode step: of the KV cache, of weights, and of the inputs of matrix products.
 
 use super::projections::{ACTIVATIONS, Projection, activations, of_attention};
 use ulplab_operations::ops::blocks::Blocks;
 use ulplab_operations::ops::stored::{FP8, Storage};
 
-/// Formats of a step: of its keys, its weights, and the activations of its products.
+/// Formats of a decode step: of the KV cache, of weights, and of the inputs of matrix products.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Formats<'a> {
-    /// Format of keys; `None` if keys are not stored as KV records.
+    /// KV-record format of keys; `None` if keys are not stored as records.
     pub record: Option<&'a str>,
     /// Format of index keys, one of [`INDEX_RECORDS`](super::INDEX_RECORDS); `None` if index keys are not stored as records.
     pub index: Option<&'a str>,
@@ -51,7 +51,8 @@ impl<'a> Formats<'a> {
         Self { activations, ..self }
     }
 
-    /// Returns the keys (properties by name) of a case with these formats, and the prefix of the name of the case.
+    /// Returns the properties of a test case that has these formats (name and value, e.g. `stored` and `bf16`), and the prefix of
+    /// the name of the case.
     pub(super) fn keys(self) -> (Vec<(&'static str, String)>, String) {
         let [dense, routed] = pair(self.weights);
         let mut keys = vec![("stored", dense.to_string()), ("routed", routed.to_string())];
@@ -73,17 +74,17 @@ impl<'a> Formats<'a> {
         self.activations == Some(ACTIVATIONS[1])
     }
 
-    /// Returns four flags: keys are records, index keys are records, the projections of attention take 8-bit codes, all other
-    /// products take bfloat16.
+    /// Returns four flags: the KV cache is stored as records, index keys are stored as records, attention's projections take
+    /// 8-bit codes, and all other products take bfloat16.
     pub(super) fn flags(self) -> [bool; 4] {
         let [records, indexed] = [self.record, self.index].map(|format| format.is_some());
         [records, indexed, self.activations.is_some(), self.sixteen()]
     }
 
-    /// Returns the storage of matrices.
+    /// Parses the formats of the weights of routed experts, of all other weights, and of activations.
     ///
     /// # Errors
-    /// If the name of the storage or of the format of activations is unknown.
+    /// Returns an error if a format of weights or of activations is unknown.
     pub(super) fn storages(self) -> Result<Storages, String> {
         let sixteen = self.sixteen();
         let [dense, routed] = Storages::pair(self.weights, if sixteen { &[SIXTEEN] } else { &WEIGHTS })?;
@@ -109,8 +110,8 @@ pub(super) struct Storages {
     pub sixteen: bool,
 }
 
-/// Storages for which kernels are compiled. A name stands for the storage of all matrices; if it has a `+`, the part after it
-/// is the storage of routed experts.
+/// Storage formats of weights for which kernels are compiled. A name applies to all matrices; a second name after a `+` applies
+/// to routed experts.
 pub const WEIGHTS: [&str; 5] = ["f32", "bf16", FP8, "fp8_b64_f32+mxfp4", "fp8_b64_f32+nvfp4"];
 
 /// Storage of matrices if products take bfloat16: MXFP4 for experts, bfloat16 for all other matrices.
@@ -124,7 +125,8 @@ fn pair(weights: &str) -> [&str; 2] {
 }
 
 impl Storages {
-    /// Returns the two storages of a name in `known`: of all matrices except routed experts, and of routed experts.
+    /// Parses a name such as `bf16+mxfp4`, which must be in `known`: returns the storage of all matrices except routed experts,
+    /// and that of routed experts.
     fn pair(weights: &str, known: &[&str]) -> Result<[Storage; 2], String> {
         if !known.contains(&weights) {
             let known = known.join(", ");
@@ -136,8 +138,8 @@ impl Storages {
         Ok([Storage::named(dense)?, Storage::named(routed)?])
     }
 
-    /// Returns the projection of attention to which the weight tensor belongs; `None` if the product with this tensor does not
-    /// take 8-bit codes.
+    /// Returns the projection of attention whose weights are `tensor`; `None` for other tensors, or if projections do not take
+    /// 8-bit codes.
     pub fn projection(self, tensor: &str) -> Option<Projection> {
         self.activations.and_then(|_| Projection::of(tensor))
     }

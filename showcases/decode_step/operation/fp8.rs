@@ -1,5 +1,5 @@
-//! Check of steps with 8-bit activations, given the kernel's values. Kernels output the numbers before quantization, so the
-//! expected codes and scales are known to the bit. Products of codes are also known to the bit
+//! Check of steps with 8-bit activations, from the intermediate values that kernels output. These contain the numbers before
+//! quantization, so the expected codes and scales are known to the bit. Products of codes are also known to the bit
 //! ([`fp8_gemm`](ulplab_operations::ops::fp8_gemm)), so the expected values of later numbers have only the errors of the
 //! operations after the product.
 
@@ -25,11 +25,12 @@ const WHY_PRODUCT: &str = "a product of codes is defined to the bit: each 128 co
 
 /// An activation that kernels quantize before a product.
 struct Coded {
-    /// Output buffer of the numbers before quantization. The names of the buffers of codes and scales begin with this name.
+    /// Name of the output buffer of the numbers before quantization, e.g. `at_heads`; codes are in `at_heads_codes`, scales in
+    /// `at_heads_scales`.
     numbers: &'static str,
-    /// True if kernels output `numbers` only to check the codes, and not as a site.
+    /// True if kernels output `numbers` only for this check; false if it is one of the buffers of [`TAPS`](super::TAPS).
     own: bool,
-    /// Number of parts of a row that are quantized separately, and number of columns of a part.
+    /// Number of segments of a row that are quantized separately, and number of columns of a segment.
     shape: fn(&Config) -> [usize; 2],
 }
 
@@ -37,7 +38,8 @@ const fn coded(numbers: &'static str, own: bool, shape: fn(&Config) -> [usize; 2
     Coded { numbers, own, shape }
 }
 
-/// Quantized activations, in the order in which a layer computes them. Buffers are `[S, layers, B, ..]`.
+/// Quantized activations, in the order in which a layer computes them. Their output buffers are `[S, layers, B, ..]` for S runs
+/// and B rows.
 const CODED: [Coded; 4] = [
     coded("at_attention_input", false, |c| [1, c.hidden_size]),
     coded(LOW_QUERY, true, |c| [1, c.q_lora_rank]),
@@ -73,8 +75,8 @@ impl Coded {
     }
 }
 
-/// Returns names, types and shapes of the buffers that kernels output in addition to sites: numbers before quantization, codes
-/// and scales.
+/// Returns names, types and shapes of the buffers that kernels output only for this check: numbers before quantization, codes and
+/// scales.
 pub(super) fn kept(
     config: &Config,
     blocks: &Blocks,
@@ -89,7 +91,7 @@ pub(super) fn kept(
     kept.map(move |(name, dtype, cols)| (name, dtype, vec![runs, config.num_hidden_layers, rows, cols]))
 }
 
-/// Checks a step with 8-bit activations against the values that a kernel output at the sites.
+/// Computes the expected outputs of a step with 8-bit activations from the intermediate values that the kernel output.
 pub(super) struct Fp8<'a> {
     config: &'a Config,
     model: &'a Model<Bounded>,
@@ -102,10 +104,10 @@ pub(super) struct Fp8<'a> {
 }
 
 impl<'a> Fp8<'a> {
-    /// Creates the check of a kernel's outputs. `positions` is the length of the RoPE table, `rows` the size of the batch.
+    /// Creates the check of the outputs of a kernel. `positions` is the length of the RoPE table, `rows` the batch size.
     ///
     /// # Errors
-    /// If weights cannot be read.
+    /// Returns an error if weights cannot be read.
     pub fn new(
         (source, model, blocks): (&'a Source, &'a Model<Bounded>, &'static Blocks),
         positions: usize,
@@ -157,14 +159,14 @@ impl<'a> Fp8<'a> {
             .product((codes, &f32_values(scales, 4)))
     }
 
-    /// Same as [`Self::product`], as numbers `[heads, ..]` without an error.
+    /// Same as [`Self::product`], but with shape `[heads, ..]`, and as numbers with an error of 0.
     fn rows(&self, place: Place, of: Projection, heads: usize) -> Tensor<Bounded> {
         let values = self.product(place, of);
         exact([heads, values.len() / heads], &values)
     }
 
-    /// Replaces the reference's values at a site after a projection by values that are computed from the product of codes.
-    /// `place` holds the indices of run, layer and row; `position` is the position of the row's token.
+    /// Replaces the reference's values at a site (named tensor) that follows a projection by values that are computed from the
+    /// kernel's codes. `place` holds the indices of run, layer and row; `position` is the position of the row's token.
     pub fn after_product(&self, site: &str, place: Place, position: usize, tensor: &mut Tensor<Bounded>) {
         let (config, eps) = (self.config, Bounded::from_f64(EPS.into()));
         let mut turned = |mut x: Tensor<Bounded>, heads: usize| {
@@ -192,14 +194,15 @@ impl<'a> Fp8<'a> {
         }
     }
 
-    /// Checks the low-rank queries and heads, and all codes and scales. Padding rows may hold any values.
+    /// Compares low-rank queries, low-rank heads, and all codes and scales with their expected values, except in padding rows.
     pub fn parts(&self, places: &[Place]) -> Vec<Part> {
         let mut parts = vec![self.low_query(places), self.low_heads(places)];
         parts.extend(CODED.iter().flat_map(|coded| self.codes(coded, places)));
         parts
     }
 
-    /// Returns the shape `[S, layers, B, cols]` of a buffer with this number of elements.
+    /// Returns the shape `[S, layers, B, cols]` of a buffer. The number S of runs follows from the number of elements,
+    /// `elements`.
     fn shape(&self, cols: usize, elements: usize) -> [usize; 4] {
         let layers = self.config.num_hidden_layers;
         [elements / (cols * layers * self.rows), layers, self.rows, cols]
@@ -228,7 +231,7 @@ impl<'a> Fp8<'a> {
         judge.any_nan(0..cols).of(self.outputs)
     }
 
-    /// Checks codes and scales, which follow from the numbers that the kernel output before quantization.
+    /// Checks codes and scales bit by bit: the expected ones follow from the numbers that the kernel output before quantization.
     fn codes(&self, coded: &Coded, places: &[Place]) -> [Part; 2] {
         let (parts, [_, cols]) = (coded.parts(self.config, self.blocks.width), (coded.shape)(self.config));
         let mut want = parts.map(|(name, _)| self.outputs.get(name).to_vec());

@@ -28,14 +28,14 @@ pub const INDEX_RECORDS: [&str; 2] = ["index_fp8", "index_mxfp4"];
 /// second.
 const QUERIES: [&str; 2] = ["fp8_b128", "mxfp4"];
 
-/// Pages of index keys, of all rows.
+/// Pages with the index keys (as records) of all sequences of the batch.
 #[derive(Clone)]
 pub struct IndexPages {
     pages: Pages,
     query: Format,
 }
 
-/// A vector in the form that tensor cores take, and the scale by which its products are multiplied.
+/// A vector of tensor-core operands, and the scale that multiplies its dot products.
 type Coded = (Vec<Factor>, f32);
 
 impl IndexPages {
@@ -45,7 +45,8 @@ impl IndexPages {
     /// Creates pages without keys.
     ///
     /// # Errors
-    /// If the record format of index keys is unknown, or if the model's index keys have another number of channels.
+    /// Returns an error if the record format of index keys is unknown, or if the model's index keys have another number of
+    /// channels.
     pub fn empty(name: &str, config: &Config, rows: usize, positions: usize) -> Result<Self, String> {
         let query = INDEX_RECORDS.iter().zip(QUERIES).find(|(record, _)| **record == name);
         let (_, query) = query.ok_or_else(|| {
@@ -69,7 +70,7 @@ impl IndexPages {
         self.pages.record.name == INDEX_RECORDS[0]
     }
 
-    /// Stores a key, and returns the values that are read back from its record.
+    /// Stores a key as a record, and returns the decoded values of this record.
     fn store(&mut self, place: [usize; 3], key: &[f32]) -> Vec<f32> {
         let mut key = key.to_vec();
         if !self.fp8() {
@@ -80,8 +81,8 @@ impl IndexPages {
         key
     }
 
-    /// Stores the index keys of a row in a layer, and replaces them in the state by the values that are read back from their
-    /// records.
+    /// Stores the index keys of a row in a layer as records, and replaces each key in the state by the decoded values of its
+    /// record.
     pub fn put(&mut self, layer: usize, row: usize, index: &mut CompressedParts<f32>) {
         let keys = &mut index.entries.keys;
         for entry in 0..keys.rows() {
@@ -90,8 +91,8 @@ impl IndexPages {
         }
     }
 
-    /// Stores the index keys that a run computes for a row, if its token completes an entry. `tap` returns the key of a layer
-    /// before it is stored.
+    /// Stores the index keys of one decode step of a row, if the token at `position` completes a compressed entry. `tap(layer)`
+    /// returns the unquantized key.
     pub fn step(&mut self, config: &Config, row: usize, position: usize, tap: impl Fn(usize) -> Vec<f32>) {
         let sparse = config.layer_types.iter().enumerate();
         let sparse = sparse.filter(|(_, kind)| **kind == LayerType::Sparse);
@@ -103,7 +104,7 @@ impl IndexPages {
         }
     }
 
-    /// Returns a stored key in the form that tensor cores take.
+    /// Returns a stored key as operands of tensor cores: E4M3 codes with a scale, or decoded values in bfloat16.
     fn key(&self, place: [usize; 3]) -> Coded {
         let slot = self.pages.slot(place);
         if self.fp8() {
@@ -119,7 +120,7 @@ impl IndexPages {
         (bf16_factors(&values[..record.dim]), 1.0)
     }
 
-    /// Returns the heads of a query in the form that tensor cores take, and the decoded values of the query.
+    /// Quantizes a query. Returns its heads as operands of tensor cores, and the decoded values of the query.
     fn query(&self, query: &[f32]) -> (Vec<Coded>, Vec<f32>) {
         let dim = self.pages.record.dim;
         let (mut query, mut values) = (query.to_vec(), vec![0.0; query.len()]);
@@ -152,7 +153,8 @@ impl IndexPages {
     }
 }
 
-/// Index keys of a row and the query of its token. The hooks at the sites of keys and queries collect them.
+/// Quantized index keys of one sequence, and the quantized index query of its current token. The hooks into the reference collect
+/// both from the kernel's outputs.
 pub(super) struct IndexQuery {
     index: Arc<IndexPages>,
     /// Keys of each sparse layer.
@@ -162,7 +164,7 @@ pub(super) struct IndexQuery {
 }
 
 impl IndexQuery {
-    /// Reads the keys of a row that has `entries` entries in each layer.
+    /// Reads the stored keys of a sequence that has `entries` compressed entries in each sparse layer.
     pub fn new(index: Arc<IndexPages>, row: usize, entries: usize) -> Self {
         let layers = 0..index.pages.shape[0];
         let keys = layers.map(|layer| (0..entries).map(|entry| index.key([layer, row, entry])).collect());
@@ -174,16 +176,16 @@ impl IndexQuery {
         }
     }
 
-    /// Sets the query of a layer, and returns the decoded values of its codes.
+    /// Quantizes the query of a layer for [`Self::choose`], and returns the decoded values.
     pub fn set(&mut self, layer: usize, query: &[f32]) -> Vec<f32> {
         let (coded, values) = self.index.query(query);
         (self.query, self.layer) = (coded, layer);
         values
     }
 
-    /// Adds the next key of a layer, and returns the values that are read back from its record.
+    /// Adds the next key of a layer, and returns the decoded values of its record.
     pub fn add(&mut self, layer: usize, key: &[f32]) -> Vec<f32> {
-        // Store the key in a temporary page: `index` has only the keys from before the first run.
+        // Store the key in a temporary page: the pages of `index` stay as they were before the first run.
         let mut page = IndexPages {
             pages: self.index.pages.one_page(),
             query: self.index.query,
@@ -193,7 +195,8 @@ impl IndexQuery {
         read
     }
 
-    /// Selects the entries with the best scores for the query, given the weights of its heads.
+    /// Selects, among the first `visible` compressed entries, the `k` entries with the best scores for the query. `head_weights`
+    /// are the weights of the query's heads.
     pub fn choose(&self, head_weights: &[Bounded], k: usize, visible: usize) -> Choice<Bounded> {
         let rule = self.index.rule();
         let keys = &self.keys[self.layer][..visible];

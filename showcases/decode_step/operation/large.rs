@@ -1,8 +1,8 @@
 //! DeepSeek-V4-Flash at its real sizes, with random weights and states. The model does not fit into host memory, so each buffer
-//! has few rows, which repeat. The experts do not fit into device memory, so all layers use the experts of [`Source::banks`]
-//! layers in turn. The case is timed. The reference is too large to compute expected values, so the outputs are checked only
-//! for properties that need no model. The cases of each operation show that the kernels are right at these sizes. The first two
-//! layers, which have only a window in the original, have a compressor here.
+//! has few rows, which repeat. The experts do not fit into device memory, so there are experts for [`Source::banks`] layers,
+//! which all layers use in turn. The case is timed. The reference model would be too large, so outputs are only checked for
+//! properties such as finite numbers and valid indices. The cases of each operation show that the kernels are correct at these
+//! sizes. The first two layers, which have only a window in the original, have a compressor here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,12 +30,12 @@ const DRAWN_POSITIONS: usize = 1 << 14;
 
 const LAYERS: usize = 43;
 
-/// Largest number of rows for which layers route as in the model, where only the first layers look up experts by token id. With
-/// more rows, all layers except the last look up experts by token id: the states of all rows are equal, so learned routers
-/// would select fewer different experts than for different texts.
+/// Largest batch size for which layers route as in DeepSeek-V4-Flash, where only the first three layers look up experts by token
+/// id. With more rows, all layers except the last look up experts by token id: the states of all rows are equal, so learned
+/// routers would select fewer different experts than for different texts.
 const ROUTED: usize = 8;
 
-/// Returns the model's configuration for this number of rows.
+/// Returns the configuration of DeepSeek-V4-Flash, with the routers that [`ROUTED`] requires for a batch of `rows` rows.
 pub(super) fn config(rows: usize) -> Config {
     let by_token = if rows > ROUTED { LAYERS - 1 } else { 3 };
     let kind = |layer: usize| match layer >= 2 && layer.is_multiple_of(2) {
@@ -45,7 +45,8 @@ pub(super) fn config(rows: usize) -> Config {
     config_of((0..LAYERS).map(kind).collect(), by_token)
 }
 
-/// Returns the model's configuration with these layers. The first `by_token` layers look up experts by token id.
+/// Returns a configuration with the sizes of DeepSeek-V4-Flash and layers of the types `layer_types`. The first `by_token` layers
+/// look up experts by token id.
 pub(super) fn config_of(layer_types: Vec<LayerType>, by_token: usize) -> Config {
     let layers = layer_types.len();
     let by_token = [(RouterType::Hash, by_token), (RouterType::Learned, layers - by_token)];
@@ -86,7 +87,7 @@ pub(super) fn config_of(layer_types: Vec<LayerType>, by_token: usize) -> Config 
     }
 }
 
-/// Returns the tokens per entry of sparse and of heavy layers, in the form of a configuration.
+/// Returns the number of tokens per compressed entry for sparse and for heavy layers, keyed by layer type as in `config.json`.
 pub(super) fn rates([sparse, heavy]: [usize; 2]) -> BTreeMap<String, usize> {
     let rates = [
         ("compressed_sparse_attention", sparse),
@@ -96,11 +97,11 @@ pub(super) fn rates([sparse, heavy]: [usize; 2]) -> BTreeMap<String, usize> {
 }
 
 /// Creates the step of a case with its initial state. Each row reads a different token, except that the last row reads the same
-/// token as the first. The input tokens of every timed run are given. If rows read the tokens that they sample, all rows would
-/// soon read the same token and use the same experts.
+/// token as the first. The input tokens of all runs are given: if rows read their own samples, all would soon read the same token
+/// and use the same experts.
 ///
 /// # Errors
-/// If kernels do not know the formats.
+/// Returns an error if kernels do not know the formats.
 pub(super) fn step(source: Source, plan: &Plan, data: &Data) -> Result<Step, String> {
     let rows = plan.starts.len();
     let start = |tokens: i64| StateParts {
@@ -121,7 +122,7 @@ pub(super) fn step(source: Source, plan: &Plan, data: &Data) -> Result<Step, Str
     Step::with_caches(source, starts, sizes, (tokens, forced), plan.formats, caches)
 }
 
-/// Returns the buffers of the state for all layers and rows; all of them repeat the random values of one layer and row.
+/// Returns the buffers of the KV caches for all layers and rows. Their contents repeat the random values of one layer and row.
 pub(super) fn state(step: &Step) -> Vec<Buffer> {
     let size = |name: &str| step.size(name);
     let enlarged = |mut buffer: Buffer| {
@@ -175,7 +176,8 @@ pub(super) fn bytes(step: &Step, buffers: &[Buffer]) -> u64 {
     (dense + experts * (reached + 1.0) * size("layers") + state) as u64
 }
 
-/// Returns the check of the outputs, which tests only properties that need no model.
+/// Returns the check of the outputs. It tests only properties that need no reference: finite numbers, valid indices, and equal
+/// rows for equal inputs.
 pub(super) fn judge(step: Step) -> Judge {
     let parts = move |outputs: &Outputs| {
         let (rows, runs) = (step.starts.len(), step.runs);
@@ -214,7 +216,7 @@ pub(super) fn judge(step: Step) -> Judge {
     Judge::parts("step", parts, WHY)
 }
 
-/// Checks that all numbers are finite: the expected value of a number that is not finite is 0.
+/// Checks that all numbers are finite. The expected values are the output itself, with 0 in place of NaN and infinities.
 fn finite(name: &'static str, shape: &[usize], outputs: &Outputs) -> Part {
     let mut want = outputs.get(name).to_vec();
     for number in want.as_chunks_mut::<4>().0 {
@@ -225,7 +227,8 @@ fn finite(name: &'static str, shape: &[usize], outputs: &Outputs) -> Part {
     Judge::equal(name, Dtype::F32, shape, want, WHY).of(outputs)
 }
 
-/// Checks that `right` is true for every row of chosen indices: the expected indices of any other row are −2.
+/// Checks that `right` is true for every row of chosen indices. The expected values are the output itself, but all −2 (never an
+/// index) in a row for which `right` is false.
 fn choices(name: &'static str, shape: &[usize; 4], outputs: &Outputs, right: impl Fn(&[i32]) -> bool) -> Part {
     let mut want = i32_values(outputs.get(name));
     let wrong = want.chunks_exact_mut(shape[3]).filter(|chosen| !right(chosen));
@@ -233,8 +236,8 @@ fn choices(name: &'static str, shape: &[usize; 4], outputs: &Outputs, right: imp
     equal(name, shape, &want, outputs)
 }
 
-/// Checks the number of experts that rows use in all layers together. The number must be within 10 % of that from which
-/// [`bytes`] computes memory traffic.
+/// Checks the number of different experts that the batch uses, summed over layers. It must be within 10 % of the number that
+/// [`bytes`] assumes for the memory traffic.
 fn spread(step: &Step, outputs: &Outputs) -> Part {
     let of_layer = step.starts.len() * step.size("K");
     let distinct = |chosen: &[i32]| chosen.iter().collect::<BTreeSet<_>>().len();

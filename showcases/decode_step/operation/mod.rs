@@ -1,14 +1,14 @@
-//! A whole decode step of DeepSeek-V4. One token of each of B sequences passes through all layers and gives the next token,
-//! which the next run reads. A test case has several consecutive runs.
+//! A whole decode step of DeepSeek-V4. One token of each of B sequences passes through all layers and gives the next token, which
+//! is the input of the next step. A test case has several consecutive steps, called runs.
 //!
 //! The operation is defined by the model path `deepseek_v4` of the reference. All numbers are f32, except that keys may be
 //! stored as KV records, and matrices as bfloat16 or as codes with scales ([`Formats`]); the model's weights are then the
 //! decoded values. The projections of attention may take 8-bit activations; they are then products of codes, whose results are
 //! known to the bit ([`fp8`]). All other products may take bfloat16 ([`bf16`]).
 //!
-//! The reference runs on the kernel's values: at every site of every layer, it continues with the values that the kernel
-//! output, and computes expected values with error bounds for the next site ([`follow`]). So a fault shows at the first site
-//! after it, and errors do not grow from layer to layer.
+//! The reference runs on the kernel's values: at every site (named tensor) of every layer, it continues with the values that the
+//! kernel output, and computes expected values with error bounds for the next site ([`follow`]). So a fault shows at the first
+//! site after it, and errors do not accumulate over layers.
 
 mod bf16;
 mod buffers;
@@ -57,18 +57,18 @@ pub struct DecodeStep;
 
 const STREAMS: usize = 4;
 const EPS: f32 = 1e-6;
-/// Text whose bytes are the first tokens of all sequences: the trained model continues English text byte by byte.
+/// Text whose bytes are the first tokens of every sequence: the trained model is a byte-level model of English text.
 pub const PROMPT: &[u8] = b"First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\n\
 First Citizen:\nYou are all resolved rather to die than to famish?\n\nAll:\nResolved. resolved.\n\n";
 
-/// A site whose values kernels output, so that they can be compared with the reference.
+/// A site (named tensor of the model) whose values kernels copy to an output buffer for comparison with the reference.
 pub(super) struct Tap {
     /// Name of the site in the reference.
     pub site: &'static str,
     /// Name of the output buffer, of shape `[S, layers, B, cols]`.
     pub buffer: &'static str,
     pub cols: fn(&Config) -> usize,
-    /// Type of the values: f32, or i32 for a choice.
+    /// Type of the values: f32, or i32 for the indices of a choice (experts, top-k entries).
     pub dtype: Dtype,
     /// Returns true if a layer has the site.
     pub has: fn(&Config, usize) -> bool,
@@ -85,7 +85,7 @@ impl Tap {
         }
     }
 
-    /// Returns the tap for sparse layers only.
+    /// Returns this tap, restricted to sparse layers.
     const fn sparse(self) -> Self {
         Self {
             has: |config, layer| config.layer_types[layer] == LayerType::Sparse,
@@ -93,7 +93,7 @@ impl Tap {
         }
     }
 
-    /// Returns the tap for a choice.
+    /// Returns the tap with i32 values, for the indices of a choice.
     const fn choice(self) -> Self {
         let dtype = Dtype::I32;
         Self { dtype, ..self }
@@ -110,14 +110,14 @@ impl Tap {
         [runs, self.layers(config).len(), rows, (self.cols)(config)]
     }
 
-    /// Reads the values that a kernel output at the site, for a batch of `rows` rows.
+    /// Reads the values that a kernel wrote to the buffer of this site, for a batch of `rows` rows.
     fn kept(&self, config: &Config, rows: usize, outputs: &Outputs) -> Kept {
         let bytes = outputs.get(self.buffer);
         Kept::new(bytes, self.dtype, self.layers(config), [rows, (self.cols)(config)])
     }
 }
 
-/// Sites whose values kernels output, in the order in which a layer reaches them.
+/// Sites (named tensors of the model) that kernels copy to output buffers, in the order in which a layer computes them.
 pub(super) const TAPS: [Tap; 13] = [
     Tap::of(sites::ATTENTION_INPUT, "at_attention_input", |c| c.hidden_size),
     Tap::of(sites::QUERY, "at_query", |c| c.num_attention_heads * c.head_dim),
@@ -151,7 +151,8 @@ impl Op for DecodeStep {
 
     fn cases(&self) -> Vec<Case> {
         let case = |plan: Plan| {
-            // Launches are planned before the trained model is opened, so take its sizes from a constant.
+            // Launches are planned before the checkpoint of the trained model is opened, so take the sizes of this model from a
+            // constant.
             let dims = match plan.inputs {
                 Inputs::Weights => plan.dims(&Sizes::MODEL, Sizes::MODEL.layers()),
                 _ => plan
@@ -191,21 +192,21 @@ impl Op for DecodeStep {
 /// Returns the configuration of a case's model.
 ///
 /// # Errors
-/// If the case is unknown, or the model cannot be opened.
+/// Returns an error if the case is unknown, or the model cannot be opened.
 pub fn config(case: &Case, data: &Data) -> Result<Config, String> {
     Ok(Plan::of(case)?.source(data)?.config)
 }
 
-/// A case with its model and initial state.
+/// A test case with its model, its input tokens, and the KV caches before the first run.
 struct Step {
     source: Source,
     runs: usize,
-    /// Number of runs for which kernels output the values at the sites.
+    /// Number of runs whose intermediate values fit into the output buffers.
     kept: usize,
     /// Initial state of each row; `None` for a padding row.
     starts: Vec<Option<StateParts<f32>>>,
-    /// Token that each row reads in the first run. `forced` `[S + 1, B]` holds the tokens that rows read in each of the S runs;
-    /// its last row is for later runs, which are only timed. −1 stands for the token that the row sampled in the run before.
+    /// Input token of each row in the first run. `forced` `[S + 1, B]` holds the input tokens of each of the S runs; its last row
+    /// is for later runs, which are only timed. −1 stands for the token that was sampled in the run before.
     tokens: Vec<i32>,
     forced: Vec<i32>,
     temperature: f32,
@@ -231,7 +232,8 @@ impl Step {
             }
         }
         let starts = plan.starts.iter().map(|start| known.get(start).cloned()).collect();
-        // The first half of the input tokens is given, with one token 0 for drawn models. The other input tokens are sampled.
+        // The input tokens of runs 0 to `runs / 2` are given; with random weights, the last of these tokens is 0. Later runs read
+        // the tokens that the kernel sampled.
         let zero = source.is_drawn().then_some(plan.runs / 2);
         let given = |run: usize, start: i64| match start {
             0.. if Some(run) == zero => 0,
@@ -249,7 +251,8 @@ impl Step {
         )
     }
 
-    /// Creates the step of sequences with these states and tokens, and stores the states in caches for `positions` positions.
+    /// Creates the step of sequences whose states (KV caches of the reference) are `starts`. Copies these states to kernel caches
+    /// for `positions` positions.
     fn begin(
         source: Source,
         mut starts: Vec<Option<StateParts<f32>>>,
@@ -266,7 +269,7 @@ impl Step {
         Self::with_caches(source, starts, [runs, positions], (tokens, forced), formats, caches)
     }
 
-    /// Same as [`Self::begin`], with caches that already have their contents.
+    /// Same as [`Self::begin`], but with kernel caches that are already filled.
     fn with_caches(
         source: Source,
         starts: Vec<Option<StateParts<f32>>>,
@@ -290,7 +293,7 @@ impl Step {
         })
     }
 
-    /// Checks the counters of the kernels: the position of each row after the last run, and the number of runs.
+    /// Checks two outputs of the kernels: the position of each row after the last run, and the number of runs (`clock`).
     fn counters(&self, outputs: &Outputs) -> [Part; 2] {
         let (runs, last) = (self.runs as i32, self.size("P") as i32 - 1);
         let after = |start: &StateParts<f32>| (start.tokens as i32 + runs).min(last);

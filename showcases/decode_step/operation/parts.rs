@@ -1,4 +1,4 @@
-//! Outputs with their expected values, and access to the values that kernels output at sites.
+//! Compares outputs with expected values, and gives access to the intermediate values that kernels output.
 
 use reference::Bounded;
 use safetensors::Dtype;
@@ -14,24 +14,24 @@ const WHY_RECORDS: &str = "a record's bytes follow from the vector that is store
 /// An expected value, and the largest allowed distance from this value.
 pub(super) type Expected = (f64, f64);
 
-/// Returns expected values that allow exactly these numbers.
+/// Returns these numbers as expected values with a tolerance of 0.
 pub(super) fn as_is(values: &[f32]) -> Vec<Expected> {
     values.iter().map(|x| (f64::from(*x), 0.0)).collect()
 }
 
-/// Writes expected numbers and their errors to the beginning of `expected`.
+/// Overwrites the first elements of `expected` with the values and error bounds of `numbers`.
 pub(super) fn expect<'a>(expected: &mut [Expected], numbers: impl IntoIterator<Item = &'a Bounded>) {
     let pairs = expected.iter_mut().zip(numbers);
     pairs.for_each(|(expected, x)| *expected = (x.value(), x.error()));
 }
 
-/// Index of a run, of a layer of the model, and of a row of the batch.
+/// Index of a run (decode step), of a layer of the model, and of a row (sequence) of the batch.
 pub(super) type Place = [usize; 3];
 
-/// Contents of an output buffer `[S, layers, B, cols]`; indices of a choice are stored as whole numbers.
+/// Contents of an output buffer `[S, layers, B, cols]` as f32; indices (i32) are converted to whole numbers.
 pub(super) struct Kept {
     pub values: Vec<f32>,
-    /// Indices in the model of the layers that the buffer has.
+    /// Indices of the layers (within the model) that have a section in the buffer.
     pub layers: Vec<usize>,
     rows: usize,
     pub cols: usize,
@@ -52,7 +52,7 @@ impl Kept {
         }
     }
 
-    /// Returns the index of a layer among the layers of the buffer; `None` if the buffer lacks the layer.
+    /// Returns the position of a layer in [`Self::layers`]; `None` if the buffer has no section for it.
     pub fn number(&self, layer: usize) -> Option<usize> {
         self.layers.iter().position(|other| *other == layer)
     }
@@ -63,10 +63,10 @@ impl Kept {
         Some(((run * self.layers.len() + number) * self.rows + row) * self.cols)
     }
 
-    /// Returns the row at a place.
+    /// Returns the values of a row of the batch in a run and a layer.
     ///
     /// # Panics
-    /// If the buffer lacks the layer.
+    /// Panics if the buffer lacks the layer.
     pub fn row(&self, place: Place) -> &[f32] {
         let at = self.at(place).expect("the layer has the site");
         &self.values[at..][..self.cols]
@@ -91,7 +91,7 @@ pub(super) fn part(
     judge.of(outputs)
 }
 
-/// Checks that an output of records equals the bytes of `buffer`.
+/// Checks that an output buffer of records equals `buffer`, byte for byte.
 pub(super) fn of_bytes(buffer: Buffer, outputs: &Outputs) -> Part {
     let judge = Judge::equal(buffer.name, Dtype::U8, &buffer.shape, buffer.bytes, WHY_RECORDS);
     judge.of(outputs)

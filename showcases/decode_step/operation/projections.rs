@@ -11,8 +11,8 @@ use ulplab_operations::ops::blocks::Blocks;
 use ulplab_operations::ops::data::floats;
 use ulplab_operations::ops::fp8_gemm::{Coded, product};
 
-/// Formats of activations for which kernels are compiled. The first part is the format in attention's projections; a second
-/// part after a `+` is the format in all other products, if it is not f32 ([`bf16`](super::bf16)).
+/// Formats of activations for which kernels are compiled. The first name is the input format of attention's projections; a second
+/// name after a `+` is the input format of all other products (f32 by default, see [`bf16`](super::bf16)).
 pub const ACTIVATIONS: [&str; 2] = ["fp8_b128_f32", "fp8_b128_f32+bf16"];
 
 /// Format of the weights.
@@ -24,7 +24,7 @@ const TILE: usize = 128;
 /// point; only its part before a `+` counts.
 ///
 /// # Errors
-/// If no kernel takes such activations.
+/// Returns an error if no kernel takes such activations.
 pub(super) fn activations(key: &str) -> Result<&'static Blocks, String> {
     let known = ACTIVATIONS.contains(&key).then(|| of_attention(key));
     known.and_then(Blocks::named).ok_or_else(|| {
@@ -33,7 +33,7 @@ pub(super) fn activations(key: &str) -> Result<&'static Blocks, String> {
     })
 }
 
-/// Returns the part of a format of activations that applies to attention's projections.
+/// Returns the first of two names joined by `+`: the format of the activations in attention's projections.
 pub(super) fn of_attention(key: &str) -> &str {
     key.split_once('+').map_or(key, |(attention, _)| attention)
 }
@@ -134,8 +134,8 @@ impl Tiles {
         tiles
     }
 
-    /// Returns the buffers of the tensors of all layers: codes `[layers, rows, cols]`, and scales of tiles `[layers, groups ·
-    /// rows, cols]`.
+    /// Returns the buffers of the tensors of all layers: codes `[layers, rows, cols]`, and one scale per tile. The shape of the
+    /// scales is `[layers, rows of tiles, columns of tiles]`.
     pub fn buffers(all: &[Self], [codes, scales]: [&'static str; 2]) -> Vec<Buffer> {
         let [groups, rows, cols] = all.first().map_or([1, 1, 1], |tiles| tiles.shape);
         let of_codes = all.iter().flat_map(|tiles| tiles.codes.iter().copied()).collect();
@@ -147,7 +147,7 @@ impl Tiles {
         ]
     }
 
-    /// Returns the product with one row of activations, bit-identical to that of the tensor cores. The row has one part for
+    /// Returns the product with one row of activations, bit-identical to that of the tensor cores. The row has one segment for
     /// each group of weights.
     pub fn product<'a>(&'a self, row: Coded<'a>) -> Vec<f32> {
         let [groups, rows, cols] = self.shape;

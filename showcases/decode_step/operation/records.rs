@@ -1,6 +1,6 @@
-//! Caches that hold KV records instead of f32 numbers: the window, and the compressed entries of sparse and of heavy layers.
-//! Rows of the batch do not share pages. The slot of a vector is its index in the ring buffer of the window, or the index of
-//! the entry.
+//! Caches that hold KV records instead of f32 numbers: the window, and the compressed entries of sparse (CSA) and of heavy (HCA)
+//! layers. Rows of the batch do not share pages. The slot of a vector is its index in the ring buffer of the window, or the index
+//! of the entry.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use ulplab_operations::ops::data::round_to_bf16;
 use ulplab_operations::ops::slots::{record_named, rows};
 use ulplab_operations::ops::{Buffer, Data};
 
-/// Names of the buffers of pages, and the type of the layers that each buffer serves; `None` for all layers.
+/// Names of the buffers of KV pages, and the type of the layers that store records there; `None` for all layers.
 const POOLS: [(&str, Option<LayerType>); 3] = [
     ("window_pages", None),
     ("csa_pages", Some(LayerType::Sparse)),
     ("hca_pages", Some(LayerType::Heavy)),
 ];
 
-/// Sites whose vectors are stored as records.
+/// Sites (named tensors of the model) whose vectors are stored as KV records.
 const KEYS: [&str; 2] = [sites::WINDOW, sites::COMPRESSED];
 
 /// Keys as records: pages of the window, and of the compressed entries of sparse and of heavy layers.
@@ -42,7 +42,7 @@ impl Pages {
     /// Creates empty pages for `slots` slots of each row: all bytes are 255, which is NaN in every format.
     ///
     /// # Errors
-    /// If the record format is unknown, or has another number of channels than the keys.
+    /// Returns an error if the record format is unknown, or has another number of channels than the keys.
     pub fn empty(name: &str, channels: usize, [layers, rows, slots]: [usize; 3]) -> Result<Self, String> {
         let record = record_named(name)?;
         if record.dim != channels {
@@ -107,11 +107,11 @@ impl Pages {
     }
 }
 
-/// Numerics that round-trip the keys of a model through a format; `None` leaves the keys as they are.
+/// Hooks into the reference that replace each key by the decoded values of its KV record; `None` leaves keys unquantized.
 pub(super) struct Stored(pub Option<Arc<dyn Codec>>);
 
 impl Stored {
-    /// Creates the numerics for the format of this name; `None` keeps the keys as they are.
+    /// Creates the hooks for the KV-record format `record`; `None` leaves keys unquantized.
     pub fn new(record: Option<&str>) -> Result<Self, String> {
         record.map(codec).transpose().map(Self)
     }
@@ -130,7 +130,7 @@ impl Records {
     /// Creates empty pages.
     ///
     /// # Errors
-    /// If the record format is unknown, or has another number of channels than the model's keys.
+    /// Returns an error if the record format is unknown, or has another number of channels than the model's keys.
     pub fn empty(name: &str, config: &Config, batch: usize, positions: usize) -> Result<Self, String> {
         let pages = |(_, kind): (&str, Option<LayerType>)| {
             let [layers, _, slots] = match kind {
@@ -157,8 +157,8 @@ impl Records {
         read
     }
 
-    /// Stores the vectors of a row's state as records, and replaces them in the state by the values that are read back from the
-    /// records.
+    /// Stores the KV vectors in the state of a row as records, and replaces each vector in the state by the decoded values of its
+    /// record.
     pub fn put(&mut self, config: &Config, row: usize, parts: &mut StateParts<f32>) {
         let tokens = parts.tokens;
         for (layer, of_layer) in parts.layers.iter_mut().enumerate() {
@@ -186,7 +186,8 @@ impl Records {
         }
     }
 
-    /// Returns the index in [`POOLS`] of the pages with the compressed entries of a layer.
+    /// Returns the index in [`POOLS`] of the pages that hold the compressed entries of a layer: 1 for a sparse, 2 for a heavy
+    /// layer.
     fn entries(config: &Config, layer: usize) -> usize {
         1 + usize::from(config.layer_types[layer] == LayerType::Heavy)
     }
@@ -198,8 +199,8 @@ impl Records {
         self.0[pool].store([layer, row, slot], vector);
     }
 
-    /// Stores the vectors that a run computes for a row: the KV vector of its token, and a compressed entry if the token
-    /// completes an entry. `tap` returns the vector of a site and layer before it is stored.
+    /// Stores the vectors of one decode step of a row: the KV vector of the token at `position`, and a compressed entry if this
+    /// token completes one. `tap(site, layer)` returns the unquantized vector.
     pub fn step(&mut self, config: &Config, row: usize, position: usize, tap: impl Fn(&str, usize) -> Vec<f32>) {
         for layer in 0..config.num_hidden_layers {
             let slot = position % config.sliding_window;
@@ -214,8 +215,8 @@ impl Records {
         }
     }
 
-    /// Returns the values that the reference continues with after a site: the values read back from the record, if the vectors of
-    /// the site are stored.
+    /// Returns the values with which the reference continues after a site: the decoded values of the record if the vectors of the
+    /// site are stored as records, else `found`.
     pub(super) fn pass(&self, site: &str, found: Vec<f32>) -> Vec<f32> {
         if KEYS.contains(&site) { self.read(&found) } else { found }
     }

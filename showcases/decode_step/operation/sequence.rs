@@ -1,4 +1,4 @@
-//! Steps of a single sequence: one that generates tokens, and one that reads given tokens.
+//! Decode steps of a single sequence, which either generates tokens or reads given tokens.
 
 use std::path::Path;
 
@@ -31,11 +31,11 @@ pub struct Generation<'a> {
 }
 
 impl Generation<'_> {
-    /// Returns the runs that generate the tokens, and write them to the output `tokens`. The reference reads the prompt except
-    /// its last token. Kernels do not output the values at sites.
+    /// Returns the case and the kernel inputs for generating the tokens, which kernels write to the output `tokens`. The
+    /// reference reads the prompt up to its last but one token, to fill the KV caches. No output of intermediate values is read.
     ///
     /// # Errors
-    /// If kernels do not know the model, or the prompt is empty.
+    /// Returns an error if kernels do not know the model, or the prompt is empty.
     pub fn problem(&self) -> Result<(Case, Problem), String> {
         let (last, read) = self.prompt.split_last().ok_or("there is no prompt")?;
         let forced = vec![-1; self.tokens + 1];
@@ -46,7 +46,8 @@ impl Generation<'_> {
     }
 }
 
-/// A sequence whose tokens are all given: each run reads one token, from the first on. Kernels output the values at the sites.
+/// A sequence whose tokens are all given (teacher forcing): each run reads the next token. Kernels also output the intermediate
+/// values.
 pub struct Reading<'a> {
     /// Folder of the model.
     pub folder: &'a Path,
@@ -60,10 +61,10 @@ impl Reading<'_> {
     /// Pattern of the sites whose vectors may be stored as KV records.
     pub const STORED: &'static str = "layers.*.attention.kv.*";
 
-    /// Returns the runs that read the tokens.
+    /// Returns the case and the kernel inputs for reading the tokens.
     ///
     /// # Errors
-    /// If kernels do not know the model, or there are no tokens.
+    /// Returns an error if kernels do not know the model, or there are no tokens.
     pub fn problem(&self) -> Result<(Case, Problem), String> {
         let first = *self.ids.first().ok_or("there are no tokens")?;
         let forced = self.ids.iter().map(|id| *id as i32).chain([-1]).collect();
@@ -71,11 +72,11 @@ impl Reading<'_> {
         Ok((case("reading", self.formats, &step), step.problem()?))
     }
 
-    /// Calls `numerics` with the values that the kernels output at sites, in the order of a model that reads all tokens at
-    /// once; returns the logits. Keys are passed as they were before they were stored. Choices are passed without their scores.
+    /// Calls the hooks `numerics` at each site with the values that kernels output, as if a model had read all tokens at once;
+    /// returns the logits. Keys are passed unquantized, and choices (experts, top-k entries) without their scores.
     ///
     /// # Errors
-    /// If the model cannot be opened.
+    /// Returns an error if the model cannot be opened.
     pub fn pass(&self, outputs: &Outputs, numerics: &mut dyn Numerics<f32>) -> Result<Tensor<f32>, String> {
         let config = Source::open(self.folder, Formats::F32.storages()?)?.config;
         let sizes: &dyn reference::paths::Config = &config;
@@ -113,8 +114,8 @@ impl Reading<'_> {
     }
 }
 
-/// Creates the step of one sequence with caches for `positions` positions. The reference reads the tokens `read`, then the
-/// first run of the kernels reads the token `first`, and later runs read `forced`.
+/// Creates the step of one sequence with caches for `positions` positions. The reference reads the tokens `read` to fill the
+/// caches. The first run of the kernels then reads the token `first`, and later runs read `forced`.
 fn sequence(
     (folder, formats): (&Path, Formats),
     read: &[u32],

@@ -79,13 +79,13 @@ impl Sizes {
         Ok(Self(sizes.map(|size| size as i64)))
     }
 
-    /// Returns all sizes of a case. In addition to the model's sizes, these are: rows B, runs S, positions P, and the
-    /// capacities of the entry caches of sparse and of heavy layers; the flags of [`Formats::flags`]; the numbers of pages that
-    /// the window and the entries of a row take as records; the bits of a weight, and of a weight of routed experts; the number
-    /// of layers that do not share their experts.
+    /// Returns all sizes of a case. In addition to the model's sizes, these are: rows B, runs S, positions P; the capacities Ns
+    /// and Nh of the caches of compressed entries of sparse and of heavy layers; the flags of [`Formats::flags`]; the numbers of
+    /// record pages of a row; the bits per weight of dense matrices and of routed experts; and the number of layers with their
+    /// own experts.
     ///
     /// # Errors
-    /// If kernels do not know the formats.
+    /// Returns an error if kernels do not know the formats.
     pub fn dims(&self, counts: [usize; 3], formats: Formats, banks: usize) -> Result<Vec<(&'static str, i64)>, String> {
         let ([rows, runs, positions], [weight_bits, routed_bits]) = (counts, formats.storages()?.bits()?);
         let [records, indexed, eight, sixteen] = formats.flags();

@@ -1,5 +1,5 @@
-//! State of all sequences in the form that kernels store: ring buffers, and arrays of compressed entries. Layers of the same
-//! type share a buffer.
+//! KV caches of all sequences as kernels store them: ring buffers, and arrays of compressed entries. Layers of the same type
+//! share a buffer.
 
 use std::sync::Arc;
 
@@ -26,10 +26,10 @@ pub struct Cache {
     pub ring: bool,
 }
 
-/// Buffers of keys, which may be stored as records instead.
+/// Names of the f32 buffers that record pages replace if keys are stored as KV records.
 const OF_KEYS: [&str; 3] = ["window", "csa_entries", "hca_entries"];
 
-/// All buffers of the state: arrays of numbers, and pages if keys are stored as records.
+/// All KV caches: arrays of f32 numbers, and pages if keys are stored as records.
 #[derive(Clone)]
 pub struct Caches {
     /// The arrays of f32 numbers.
@@ -40,19 +40,19 @@ pub struct Caches {
     pub index: Option<Arc<IndexPages>>,
 }
 
-/// Place of a vector in the state: name of the buffer, index of the layer among the layers of the buffer, and slot.
+/// Location of a vector in the caches: name of the buffer, index of the layer among the layers of that buffer, and slot.
 pub(super) type Place = (&'static str, usize, usize);
 
 impl Caches {
     /// Creates empty caches.
     ///
     /// # Errors
-    /// If a type of layers has no compressor, or keys do not fit the record format.
+    /// Returns an error if a type of layers has no compressor, or keys do not fit the record format.
     pub fn empty(config: &Config, rows: usize, positions: usize, formats: Formats) -> Result<Self, String> {
         let [sparse, sparse_rate, sparse_slots] = pool(config, LayerType::Sparse, positions)?;
         let [heavy, heavy_rate, heavy_slots] = pool(config, LayerType::Heavy, positions)?;
         let (dim, index) = (config.head_dim, config.index_head_dim);
-        // Number of layers, slots, and width.
+        // For each buffer: number of layers, slots of a row, and elements of a slot.
         let shapes = [
             ("window", [sparse + heavy, config.sliding_window, dim]),
             ("csa_ring_kv", [sparse, 2 * sparse_rate, 2 * dim]),
@@ -95,8 +95,8 @@ impl Caches {
         }
     }
 
-    /// Writes the state `parts` to a row. Replaces vectors that are stored as records by the values that are read back from the
-    /// records.
+    /// Copies the reference state `parts` to the caches of a row. Replaces each vector of `parts` that is stored as a record by
+    /// the decoded values of the record.
     pub fn put(&mut self, config: &Config, row: usize, parts: &mut StateParts<f32>) {
         if let Some(records) = &mut self.records {
             records.put(config, row, parts);
@@ -123,10 +123,11 @@ impl Caches {
     }
 }
 
-/// Returns the number of layers of a type, the tokens per entry, and the slots of entries for `positions` positions.
+/// Returns the number of layers of a type, the number of tokens per compressed entry, and the number of entries for `positions`
+/// positions.
 ///
 /// # Errors
-/// If the layers have no compressor.
+/// Returns an error if the layers have no compressor.
 pub(super) fn pool(config: &Config, kind: LayerType, positions: usize) -> Result<[usize; 3], String> {
     let layers = config.layer_types.iter().filter(|other| **other == kind).count();
     let rate = config.rate(kind);
@@ -142,7 +143,7 @@ impl Cache {
     }
 }
 
-/// Calls `found` with every vector of the reference's state, and its place.
+/// Calls `found` for every vector in the reference's state, with its location in the kernel caches and its values.
 pub(super) fn each<T: Real>(config: &Config, parts: &StateParts<T>, mut found: impl FnMut(Place, &[T])) {
     let (mut sparse, mut heavy) = (0, 0);
     for (number, (layer, kind)) in parts.layers.iter().zip(&config.layer_types).enumerate() {
@@ -179,7 +180,7 @@ pub(super) fn each<T: Real>(config: &Config, parts: &StateParts<T>, mut found: i
     }
 }
 
-/// Converts the state to numbers that carry error bounds.
+/// Converts a state of f32 numbers to numbers with error bounds; all errors are 0.
 pub(super) fn bounded(parts: &StateParts<f32>) -> StateParts<Bounded> {
     use reference::paths::deepseek_v4::{CacheParts, LayerParts};
     let cache = |cache: &CacheParts<f32>| CacheParts {

@@ -25,21 +25,21 @@ enum Tensors {
     Files(Box<Safetensors>),
     /// Random weights, drawn with this seed.
     Drawn(u64),
-    /// Random weights, drawn with this seed for the first rows of each buffer; the other rows repeat these. So a model can run
-    /// that does not fit into host memory.
+    /// Random weights, generated with this seed for the first rows of each buffer; the other rows repeat these. This allows
+    /// models that do not fit into host memory.
     Repeated(u64),
 }
 
-/// Number of random elements that are drawn for a buffer whose rows repeat. They are whole tiles of 128 rows for every number
-/// of columns that the weights have.
+/// Number of random elements that are generated for a buffer whose rows repeat. For every number of columns that weights have,
+/// this is a multiple of 128 rows, the height of a tile.
 const DRAWN: usize = 1 << 22;
 /// Number of layers with separate experts, if rows repeat. Other layers reuse these experts, because the experts of all layers
 /// do not fit into device memory.
 const BANKS: usize = 8;
 
 impl Source {
-    /// Opens a checkpoint. A weight that kernels need as E4M3 with f32 scales is not quantized again if the checkpoint stores
-    /// it in this format.
+    /// Opens a checkpoint. If it stores a weight as E4M3 with f32 scales and kernels need this format, the stored codes are used;
+    /// quantizing again would change them.
     pub fn open(folder: &Path, storages: Storages) -> Result<Self, String> {
         let file = folder.join("config.json");
         let text = input::text(&file).map_err(|error| error.to_string())?;
@@ -57,9 +57,9 @@ impl Source {
         matches!(self.tensors, Tensors::Drawn(_))
     }
 
-    /// Creates a small model of random weights, with layers of all types, and sizes that differ from each other. The array
-    /// holds the channels of a key, the channels of a key that RoPE rotates, and the channels of an index key. `wide` selects
-    /// the model with more channels and experts.
+    /// Creates a small model with random weights, layers of all types, and sizes that differ from each other. The array holds the
+    /// number of channels of a key, the number of these channels that RoPE rotates, and the number of channels of an index key.
+    /// `wide` selects the model with more channels and experts.
     pub fn drawn(
         seed: u64,
         [head_dim, qk_rope_head_dim, index_head_dim]: [usize; 3],
@@ -72,17 +72,17 @@ impl Source {
         // partial.
         let [hidden_size, q_lora_rank, o_lora_rank] = match storages.activations {
             None => [40, 20, 14],
-            // As many channels as all warps of a thread block of the variant `served` mix together.
+            // With this number of channels, all warps of the launches that mix channels in the variant `served` have work.
             Some(_) if wide => [4096, 160, 136],
-            // More channels than one warp of the variant `served` mixes.
+            // Use more channels than one warp of the variant `served` mixes.
             Some(_) if storages.sixteen => [288, 160, 136],
             Some(_) => [144, 160, 136],
         };
-        // With 16-bit activations, sizes are those that the fast kernels support: whole blocks of MXFP4, DeepSeek's rates and
-        // index heads, and more experts than one thread block scores.
+        // With 16-bit activations, sizes are those that the fast kernels support: whole blocks of MXFP4, DeepSeek's compression
+        // rates and number of index heads, and more experts than one thread block scores.
         let ([moe_intermediate_size, n_routed_experts, index_n_heads], rates) = match storages.sixteen {
             false => ([12, 7, 3], [3, 11]),
-            // More experts than the 32 lanes of the warp that selects experts.
+            // Use more experts than the 32 lanes of the warp that selects experts.
             true if wide => ([32, 40, 64], [4, 128]),
             true => ([96, 19, 64], [4, 128]),
         };
@@ -113,7 +113,8 @@ impl Source {
         }
     }
 
-    /// Creates a model of random weights with this configuration. Only few rows of each buffer are drawn; they repeat.
+    /// Creates a model with random weights and this configuration. Only the first rows of each buffer are generated; all other
+    /// rows repeat them.
     pub fn repeated(seed: u64, config: Config, storages: Storages) -> Self {
         let tensors = Tensors::Repeated(seed);
         Self {
@@ -123,7 +124,7 @@ impl Source {
         }
     }
 
-    /// True if rows of the weights repeat. The reference does not check such models.
+    /// True if the rows of weights repeat, to save memory. Outputs of such a model are not compared with the reference.
     pub fn repeats(&self) -> bool {
         matches!(self.tensors, Tensors::Repeated(_))
     }
@@ -134,7 +135,8 @@ impl Source {
         if self.repeats() { layers.min(BANKS) } else { layers }
     }
 
-    /// Returns the shape in which a tensor of shape `shape` is drawn. If rows repeat, fewer rows are drawn.
+    /// Returns the shape `[rows, columns]` that is generated for a tensor of shape `shape`: fewer rows if rows repeat, else
+    /// `shape`.
     pub fn made(&self, shape: &[usize]) -> Vec<usize> {
         let (cols, lead) = shape.split_last().expect("a tensor has dimensions");
         match lead.is_empty() || !self.repeats() {
@@ -162,7 +164,7 @@ impl Source {
         rate.ok_or_else(|| format!("layer {layer} has no compressor; kernels know layers with one only"))
     }
 
-    /// Returns the matrices of a tensor in their stored form.
+    /// Returns the matrices of a tensor in the storage format that kernels read, with their decoded values.
     pub fn stored(&self, name: &str, shape: &[usize]) -> Result<Matrices, String> {
         let storage = self.storages.of(name).ok_or_else(|| format!("'{name}' is no matrix"))?;
         let [.., rows, cols] = *shape else {
@@ -183,7 +185,7 @@ impl Source {
         Ok(matrices)
     }
 
-    /// Returns the weights of an 8-bit product as tiles.
+    /// Returns the weights of a projection with 8-bit inputs, as tiles of codes with scales.
     pub fn tiles(&self, name: &str, of: Projection) -> Result<Tiles, String> {
         let [groups, rows, cols] = of.shape(&self.config);
         let [groups, rows] = if self.repeats() {
@@ -197,7 +199,7 @@ impl Source {
         ))
     }
 
-    /// Returns the values of a tensor; the decoded values if it is stored as codes.
+    /// Returns the values of a tensor. If kernels read the tensor as codes, returns the decoded values of the codes.
     pub fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
         match (self.storages.projection(name), self.storages.of(name)) {
             (Some(of), _) => Ok(self.tiles(name, of)?.values),

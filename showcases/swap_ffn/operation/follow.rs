@@ -3,14 +3,15 @@
 //! The errors of a kernel that rounds operands can be predicted statistically. So the variance of every element of x is tracked:
 //! rounding an operand n adds at most u² n² / 3, where u is half a step relative to n. Sums propagate errors as if these were
 //! independent (W² times the variances), and the gated product propagates them by its derivatives. No element may deviate by more
-//! than eight standard deviations. No row may deviate by more than two in root mean square, since its errors average out. A
-//! decision must be the reference's if its logits differ by more than six of their standard deviations plus the error of f32
-//! arithmetic. If nothing was rounded, variances are 0, and all values must be equal bit for bit. Tensor cores sum products of
-//! E4M3 with an error of about 2^-13 of the largest product, which is negligible compared to the rounding of E4M3 operands.
+//! than eight standard deviations. No row may deviate by more than two standard deviations in root mean square: the errors of its
+//! elements average out. A decision must equal the reference's if the logits differ by more than six standard deviations of their
+//! errors plus the error of f32 arithmetic. If nothing was rounded, variances are 0, and all values must be equal bit for bit.
+//! Tensor cores sum products of E4M3 with an error of about 2^-13 of the largest product, which is negligible compared to the
+//! rounding of E4M3 operands.
 //!
-//! Rows interact only in the final collapse. So in a long stretch the reference follows only some cores. For all cores, the maps
-//! must be those that the decisions give, and banks that no decision selects must be unchanged. delta is compared with the
-//! reference's collapse of the kernel's own x.
+//! Rows interact only in the final collapse (pooling of the cores and decoding). So in a long stretch the reference follows only
+//! some cores. For all cores, the maps (lane to bank) must follow from the decisions, and banks that no decision selects must be
+//! unchanged. delta is compared with the reference's collapse of the kernel's own x.
 
 use std::sync::OnceLock;
 
@@ -30,9 +31,9 @@ const E4M3: [f64; 2] = [1.0 / 16.0, 1.0 / 1024.0];
 /// Number of standard deviations by which logits may deviate.
 const LOGITS: f64 = 6.0;
 
-/// Number of cores of a token that the reference follows, if there are many steps.
+/// Number of cores of a token whose values the reference computes, if there are many steps.
 const FEW: usize = 48;
-/// Largest number of steps, over all tokens, for which all cores are followed.
+/// Largest number of FFN steps, over all tokens, for which the reference computes the values of all cores.
 const STEPS: usize = 6;
 
 pub(super) struct Follower {
@@ -43,7 +44,7 @@ pub(super) struct Follower {
     squares: OnceLock<[Tensor<f32>; 4]>,
 }
 
-/// Hooks into the reference that impose given decisions, and record the intermediate values of the FFN.
+/// Hooks into the reference that replace its decisions by given ones, and record the intermediate values of the FFN.
 #[derive(Default)]
 struct Forced {
     /// Decision of each row, as the code gate · 4 + bank; a row without a code has a closed gate.
@@ -78,13 +79,14 @@ impl Numerics<f32> for Forced {
     }
 }
 
-/// x and the banks of the followed rows, with their variances.
+/// x and the memory banks of the cores that the reference computes, with the variances of their errors.
 pub(super) struct Followed {
     pub x: Tensor<f32>,
     pub x_variance: Vec<f32>,
     pub state: State<f32>,
     pub ram_variance: Vec<f32>,
-    /// Codes of the decisions of every event: the kernel's, or the reference's if errors do not allow the kernel's.
+    /// Expected decisions of every event as codes: the kernel's decision if it lies within the errors of the logits, else the
+    /// reference's.
     pub decisions: Vec<u8>,
 }
 
@@ -92,7 +94,7 @@ impl Follower {
     pub fn new(token: Token) -> Self {
         let all = token.config.core_count;
         let cores = match token.batch * token.events * token.config.k_ffn > STEPS && all > FEW {
-            // With the stride 37, the followed cores cover all positions within a tile.
+            // The stride 37 makes the selected cores cover all positions within the tiles of kernels.
             true => (0..FEW).map(|i| i * 37 % all).collect(),
             false => (0..all).collect(),
         };
@@ -104,7 +106,7 @@ impl Follower {
         }
     }
 
-    /// Returns the model of the followed cores, with one FFN step per event.
+    /// Returns the reference model restricted to the selected cores, with one FFN step per event.
     pub(super) fn model(&self) -> &Model<f32> {
         self.model.get_or_init(|| {
             let token = &self.token;
@@ -127,14 +129,14 @@ impl Follower {
         })
     }
 
-    /// Returns the indices of the followed rows among all rows.
+    /// Returns the indices, among all B · C rows, of the rows whose cores the reference computes.
     pub(super) fn rows(&self) -> Vec<usize> {
         let cores = self.token.config.core_count;
         let of = |token: usize| self.cores.iter().map(move |core| token * cores + core);
         (0..self.token.batch).flat_map(of).collect()
     }
 
-    /// Returns x before the first event, and the state, of the followed rows.
+    /// Returns x, banks and maps of the selected cores before the first event, with the variances of errors.
     fn start(&self) -> Result<Followed, String> {
         let token = &self.token;
         let width = token.config.d_model;
@@ -209,7 +211,7 @@ impl Follower {
         Ok(followed)
     }
 
-    /// Runs one FFN step, and propagates the variances through it.
+    /// Runs one FFN step of the reference, and propagates the variances of errors through this step.
     fn step(&self, followed: &mut Followed, event: usize) -> Result<(), String> {
         let token = &self.token;
         let width = token.config.d_model;
@@ -259,7 +261,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Returns a function of an element of `row`: the variance that rounding adds to the element.
+    /// Returns a function that maps an element of `row` to the variance that rounding adds to this element.
     fn rounding(&self, row: &[f32]) -> impl Fn(f32) -> f64 + use<> {
         let e4m3 = self.token.e4m3;
         let scale = row.iter().fold(0f64, |amax, x| amax.max(f64::from(x.abs()))) / 448.0;
@@ -273,7 +275,8 @@ impl Follower {
         }
     }
 
-    /// Returns the kernel's decisions. A decision is replaced by the reference's if the logits clearly decide otherwise.
+    /// Returns the kernel's decisions `codes`. A decision that differs from the reference's is replaced by the reference's
+    /// decision, unless the errors of the logits explain the difference.
     fn admitted(&self, x: &Tensor<f32>, variance: &[f32], logits: &Tensor<f32>, codes: &[u8]) -> Vec<u8> {
         let token = &self.token;
         let width = x.cols();
@@ -320,8 +323,8 @@ fn squares(token: &Token) -> [Tensor<f32>; 4] {
     })
 }
 
-/// Returns the folded router (one dot product with x per logit), and the sums of magnitudes of the terms of its products. These
-/// sums cover both folded and unfolded evaluation.
+/// Returns the folded router (one dot product with x per logit). For each element of the folded router, also returns the sum of
+/// the magnitudes of its terms. The error bounds from these sums hold for kernels that fold the router and for those that do not.
 fn folded(token: &Token) -> (Tensor<f32>, Vec<f64>) {
     let Router::Folded { weight, .. } = token.router() else {
         unreachable!("it was folded");

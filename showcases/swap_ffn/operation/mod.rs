@@ -1,9 +1,10 @@
-//! A stretch (consecutive events) of a token of Swap-FFN. It begins with x_in or with a given x, runs E events, each an exchange
-//! and J FFN steps, and ends with delta or with x. The operands of the FFN's products are rounded to bf16, or to E4M3 with a
-//! scale per row; x, the router and all sums are f32; banks are bf16.
+//! A stretch of consecutive events of a token of Swap-FFN. It begins with x_in (the input of the token) or with a given x of all
+//! cores, runs E events (each an exchange and J FFN steps), and ends with delta (the result of the token) or with x. The operands
+//! of the FFN's products are rounded to bf16, or to E4M3 with a scale per row; x, the router and all sums are f32; banks are
+//! bf16.
 //!
-//! Decisions are discrete, so rounding makes any two kernels diverge sooner or later. Therefore the reference follows the
-//! kernel's own decisions, and all other values are compared under these decisions: see [`follow`].
+//! Decisions are discrete, so rounding makes any two kernels diverge sooner or later. Therefore the reference takes the kernel's
+//! own decisions, and all other values are compared given these decisions: see [`follow`].
 
 mod follow;
 mod outcome;
@@ -24,7 +25,8 @@ use ulplab_operations::ops::judge::Judge;
 use ulplab_operations::ops::{Batch, Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
 
 const EPS: f32 = 1e-6;
-/// eps of FFNs with a residual. It is as large as the mean squares of small rows, so that a kernel with a wrong eps fails.
+/// eps in cases with a residual. It is as large as the mean squares of small rows: with a smaller eps, kernels that use a wrong
+/// eps would pass.
 const LARGE_EPS: f32 = 1e-3;
 /// Sizes that are the same in all cases: width of the router, number of pooled vectors (`POOLED`), and width between pooling and
 /// decoder (`REDUCED`).
@@ -73,7 +75,8 @@ const WHY: &str = "the reference is run with the kernel's decisions: each must b
                    differ by more than 6 standard deviations of their error; numbers must be within 8 standard deviations \
                    of the rounding of operands, rows within 2; if nothing is rounded, all is equal bit for bit";
 
-/// Lane rules and their names in keys of cases. The index of a rule is its number in the kernels.
+/// Rules by which an exchange changes the map from lanes to banks, with their names in test cases. Kernels receive a rule as its
+/// index in this list.
 const RULES: [(&str, LaneRule); 3] = [
     ("transpose", LaneRule::Transposition),
     ("move", LaneRule::MoveToFront),
@@ -110,7 +113,7 @@ fn cases() -> Vec<Case> {
         grids.extend(RULES.map(|(rule, _)| {
             let each = weights == "bf16" || rule == "transpose";
             let grid = grid(weights, rule).when(each, |grid| grid.edges("maps", (full(4), maps)));
-            // The variant `simple` supports this many rows only in cases without products.
+            // The variant `simple` supports 1,536 rows only in cases without matrix products.
             let grid = grid.when(rule != "transpose", |grid| grid.large("swap", (full(3), swap)));
             grid.random("small", (small, token))
         }));
@@ -123,12 +126,12 @@ fn cases() -> Vec<Case> {
                 .random("events", (full(1), [2, 2, 0, 0, 0]))
                 .random("long", (long, token))
                 .random("residual", (full(1), [1, 2, 0, 0, 1]))
-                // As many rows as the variants without split-K need.
+                // Use as many rows as the variants without split-K need.
                 .random("residual.b4", (full(4), [1, 2, 0, 0, 1]))
-                // Fewer than 64 cores, the number that the collapse reads at a time.
+                // Use fewer than 64 cores, the number that the collapse reads at a time.
                 .random("cores.b16", ([16, 32, 1024, 4096], [1, 1, 0, 1, 1])),
         );
-        // More than 64 cores, a number that is not a multiple of 64.
+        // Use more than 64 cores, and not a multiple of 64.
         let many = [1, 101, 1024, 112];
         let grid = grid(weights, "move").random("ragged", (ragged, [2, 1, 0, 1, 1]));
         grids.push(grid.random("many", (many, [2, 1, 0, 1, 1])));
@@ -238,8 +241,8 @@ impl Token {
         let mut alpha = drawn("alpha", &[cores, POOLED], 0.0, 0.6);
         alpha.data.iter_mut().for_each(|a| *a = a.exp() / cores as f32);
         let mut x = drawn("x", &[rows, width], 0.0, 1.0);
-        // Rows have very different magnitudes, because norms must handle any magnitude. A step without a residual always gives
-        // numbers of about 1, so for large rows the exponents of codes must become lower from one step to the next.
+        // Rows have very different magnitudes, because norms must handle any magnitude. Some rows are larger by 2^24; a step
+        // without a residual gives numbers of about 1, so the scales of these rows must shrink after the first step.
         let shrinks = steps > 1 && !residual;
         let exponent = |row: usize| (row * 5 % 9) as i32 - 4 + if shrinks && row % 7 == 3 { 24 } else { 0 };
         let sizes = x.data.par_chunks_mut(width).enumerate();
@@ -296,9 +299,9 @@ impl Token {
         token
     }
 
-    /// Combines every map with every decision. The first five elements of a row determine its decision: 0 or less closes the
-    /// gate, and the selected bank has the largest logit, or the first of equal logits. The other elements include ties of bf16,
-    /// subnormals and zeros of both signs.
+    /// Replaces the inputs so that every map (lane to bank) occurs with every decision. The first five elements of a row become
+    /// its logits: a gate logit of 0 or less closes the gate, and the bank with the largest logit (the first of equal ones) is
+    /// selected. The other elements include ties of bf16, subnormals and zeros of both signs.
     fn edges(&mut self) {
         let identity = |rows: usize, cols: usize| {
             let mut matrix = Tensor::full([rows, cols], 0.0);
@@ -313,7 +316,8 @@ impl Token {
         for (row, x) in self.x.data.chunks_exact_mut(width).enumerate() {
             let (gate, bank, turn) = (row / 256 % 2, row / 512 % BANKS, row / 2);
             for x in &mut *x {
-                // Gives all rows the same magnitude, and so also all logits.
+                // Undo the power of two of the row: the router divides by the norm of a row, which is then about the same for all
+                // rows.
                 *x *= 2f32.powi(4 - (row * 5 % 9) as i32);
             }
             for (at, x) in x.iter_mut().enumerate() {
@@ -399,7 +403,7 @@ impl Token {
     }
 }
 
-/// Returns one of the 24 maps that name every bank once.
+/// Returns one of the 24 maps (lane to bank) that are permutations, chosen by `number`.
 fn permutation(number: usize) -> u8 {
     let mut left = vec![0, 1, 2, 3];
     let mut rest = number * 7;

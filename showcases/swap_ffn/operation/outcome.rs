@@ -1,4 +1,4 @@
-//! Checks a kernel's outputs, given the kernel's own decisions.
+//! Compares the outputs of a kernel with a reference that takes the kernel's own decisions.
 
 use rayon::prelude::*;
 use reference::paths::swap_ffn::{BANKS, Collapse, State, decode};
@@ -10,7 +10,7 @@ use ulplab_operations::ops::Outputs;
 use ulplab_operations::ops::data::{bf16_bytes, f32_bytes, floats, round_to_bf16, widened};
 use ulplab_operations::ops::judge::{Judge, Part, UNIT};
 
-/// Numbers of standard deviations by which a number may deviate, and by which a row may deviate in root mean square (`ROWS`).
+/// Number of standard deviations by which an element (`NUMBERS`), or a row in root mean square (`ROWS`), may deviate.
 const NUMBERS: f64 = 8.0;
 const ROWS: f64 = 2.0;
 
@@ -62,7 +62,7 @@ impl Follower {
         let own_banks = own_rows
             .iter()
             .flat_map(|row| (0..BANKS).map(move |bank| row * BANKS + bank));
-        // A number with an error may be rounded to the other neighbour in bf16, so one more step is allowed.
+        // A small error may change the direction in which a number is rounded to bf16, so allow one more step of bf16.
         let ram = Tensor::new([own_rows.len() * BANKS, width], followed.state.ram.data);
         let near_ram = near("ram", &ram, followed.ram_variance, &floats(&own_ram, 2), 2.0 * BF16);
         let mut all = vec![
@@ -111,7 +111,8 @@ impl Follower {
         ]
     }
 
-    /// Checks that maps are those that the decisions give, and that banks are unchanged if no decision selects them.
+    /// Checks that the maps (lane to bank) follow from the kernel's decisions, and that banks that no decision selects are
+    /// unchanged.
     fn maps(&self, outputs: &Outputs) -> [Part; 2] {
         let token = &self.token;
         let (codes, width) = (outputs.get("decisions"), token.config.d_model);
@@ -148,11 +149,11 @@ impl Follower {
         ]
     }
 
-    /// Checks delta, given the kernel's x.
+    /// Checks delta against the reference's collapse (pooling of the cores and decoding) of the x that the kernel output.
     ///
-    /// Each of the n roundings of a sum has an error of at most one unit, relative to the sum of magnitudes. Together they have a
-    /// variance of n / 3 squared units, which the next sums propagate. silu amplifies the error of its argument by at most 1.1,
-    /// and adds an error of a few units.
+    /// Each of the n roundings of a sum has an error of at most one unit (2^-24), relative to the sum of magnitudes. Together
+    /// they have a variance of n / 3 squared units, which the next sums propagate. silu amplifies the error of its argument by at
+    /// most 1.1, and adds an error of a few units.
     fn delta(&self, x: &[f64]) -> Judge {
         let token = &self.token;
         let (cores, width) = (token.config.core_count, token.config.d_model);
@@ -212,8 +213,8 @@ impl Numerics<f32> for Rounded {
     }
 }
 
-/// Checks that elements and rows deviate by at most `NUMBERS` and `ROWS` standard deviations, plus f32 rounding. If the variance
-/// is not 0, the relative error `also` is allowed in addition.
+/// Checks that each element deviates by at most `NUMBERS` standard deviations, and each row by at most `ROWS` in root mean
+/// square, plus f32 rounding. If the variance is not 0, the relative error `also` is added to the bound.
 fn near(output: &'static str, want: &Tensor<f32>, variance: Vec<f32>, got: &[f64], also: f64) -> Judge {
     let width = want.cols();
     let values = widened(&want.data);
@@ -228,7 +229,7 @@ fn near(output: &'static str, want: &Tensor<f32>, variance: Vec<f32>, got: &[f64
         .collect();
     let errors: Vec<f64> = values.iter().zip(got).map(|(want, got)| (got - want).abs()).collect();
     let bound = move |at: usize, want: f64| match (ratios[at / width], variance[at]) {
-        // If a row as a whole deviates too much, all its elements are out of bounds.
+        // A row that deviates too much as a whole fails in all of its elements.
         (ratio, _) if ratio > 1.0 => errors[at] / ratio,
         (_, 0.0) => 0.0,
         (_, some) => also * want.abs() + NUMBERS * f64::from(some).sqrt() + 1e-6 * want.abs(),

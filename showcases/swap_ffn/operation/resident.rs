@@ -1,4 +1,4 @@
-//! Kernel calls that run events or whole tokens of a reference model.
+//! Runs events or whole tokens of a Swap-FFN model by kernel calls.
 
 use reference::Tensor;
 use reference::paths::swap_ffn::{BANKS, Config, DecisionRule, Model, Router, State};
@@ -7,21 +7,21 @@ use super::{EPS, POOLED, REDUCED, ROUTER, RULES, Token, Weight, dims};
 use ulplab_operations::ops::call::{Call, Runner};
 use ulplab_operations::ops::data::f32_values;
 
-/// A model whose weights are stored in the form that kernels read.
+/// A Swap-FFN model with its weights stored in bf16 or E4M3, as kernels read them.
 pub struct Resident(Token);
 
-/// Part of a token that a call runs.
+/// Part of the computation of a token that a kernel call runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// A whole token, from x_in to delta.
+    /// The whole token, from the input x_in to the output delta.
     Token,
-    /// One event on x: the exchange and the FFN steps.
+    /// One event, beginning with a given x: the exchange with the banks, and the FFN steps.
     Event,
     /// Only the exchange of an event, without FFN steps.
     Exchange,
 }
 
-/// Results of a call, apart from the new state.
+/// Results of a kernel call, apart from the new banks and maps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenOutputs {
     /// For every event and row: true if the gate is open, and the index of the bank.
@@ -87,8 +87,8 @@ impl Resident {
         }))
     }
 
-    /// Runs a part of a token, and updates the state. `from` holds tokens `[B, d_model]` for [`Part::Token`], and x `[B ·
-    /// core_count, d_model]` for other parts.
+    /// Runs a part of the computation of a token, and updates the banks and maps in `state`. `from` holds tokens `[B, d_model]`
+    /// for [`Part::Token`], and x `[B · core_count, d_model]` for other parts.
     pub fn run(
         &mut self,
         runner: &dyn Runner,

@@ -20,14 +20,14 @@ pub const CONVENTION: Check = Severity::Error.check(
      `hf_quant_config.json`.",
 );
 
-/// Returns a finding for a key of the configuration that is not understood.
+/// Returns a finding for a configuration key that cannot be interpreted; `why` becomes the text of the finding.
 pub fn not_understood(section: &Section, why: impl Into<String>) -> Finding {
     let expected = "what docs/checkpoints.md lists";
     Finding::new(&CONFIGURATION, (section.file, ""), why, expected)
 }
 
-/// Checks the quantization method that each section of the configuration states: it must be known, and belong to `names`, the
-/// convention of the tensor names. If there are two sections, their values must agree.
+/// Checks that the quantization method of each configuration section is known and belongs to `names`, the convention (AWQ, GPTQ,
+/// …) that the tensor names follow. Two sections must agree on algorithm and group size.
 pub fn conventions(sections: &[Section], names: Option<&'static Convention>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for section in sections {
@@ -46,7 +46,7 @@ pub fn conventions(sections: &[Section], names: Option<&'static Convention>) -> 
                 let methods: Vec<&str> = distinct(methods.copied());
                 add(&CONFIGURATION, found, format!("one of {}", methods.join(", ")));
             }
-            // AutoRound can also write formats other than GPTQ and AWQ: report them.
+            // AutoRound can also write formats other than GPTQ and AWQ: report such a format as not understood.
             (Some(_), Some(names)) if !names.states(section) && gptq::stores_otherwise(section) => {
                 let packing = section.text("packing_format").unwrap_or_default();
                 let found = format!("{found} with packing_format '{packing}'");

@@ -1,4 +1,4 @@
-//! Checks that matrices have the same scale if a fused kernel reads only one scale for all of them.
+//! Checks that matrices have equal scales if a fused kernel reads a single scale for all of them.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,8 @@ pub const FUSED_TENSOR_SCALE: Check = Severity::Warning.check(
      once more, with a second rounding.",
 );
 
-/// Reports fused matrices whose scales differ. `with_one` are the names of the matrices that have a single scale.
+/// Reports matrices with different scales that a fused kernel computes together (gate and up; q, k and v). `with_one` holds the
+/// names of the matrices with one scale per tensor.
 pub fn scales<'a>(matrices: &Matrices<'a>, with_one: &BTreeSet<&str>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for names in fused(matrices.keys().map(String::as_str)) {

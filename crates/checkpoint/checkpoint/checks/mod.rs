@@ -29,7 +29,7 @@ pub struct Check {
 pub enum Severity {
     /// The checkpoint may be right, but a person should look at it.
     Warning,
-    /// A part could not be checked, so that the checkpoint does not pass.
+    /// A tensor or configuration key could not be checked; the checkpoint then does not pass.
     NotJudged,
     /// The checkpoint is wrong.
     Error,
@@ -107,9 +107,9 @@ pub const CHECKS: &[&Check] = &[
     &source::PART_OFF,
 ];
 
-/// Removes findings that follow from others. If a part is missing, findings about the size of the matrix are removed. If the
-/// matrix has NaN, the finding that its SQNR is NaN is removed. If an inverted scale or a missing tensor is reported twice, the
-/// second finding is removed.
+/// Removes findings that follow from other findings. For a matrix without its scales or zero points, removes findings about its
+/// format, gain and SQNR. For a matrix with NaN, removes the finding that its SQNR is NaN. If an inverted scale or a missing
+/// tensor was reported twice, removes the second report.
 pub fn leave_out_consequences(findings: &mut Vec<Finding>) {
     let of = |checks: &[&Check]| -> BTreeSet<String> {
         let found = findings.iter().filter(|finding| finding.is_of(checks));
@@ -141,12 +141,12 @@ impl Finding {
         checks.iter().any(|check| check.name == self.check.name)
     }
 
-    /// Returns a finding about a flaw of a file, or of a tensor of a matrix.
+    /// Converts a flaw of a file, or of a tensor that belongs to `matrix`, into a finding; `matrix` is empty for a file.
     pub fn of_flaw(check: &'static Check, flaw: &Flaw, matrix: &str) -> Self {
         Self::new(check, (&flaw.subject, matrix), &flaw.found, &flaw.expected)
     }
 
-    /// Returns a finding about a tensor, which may belong to a matrix.
+    /// Creates a finding about `subject` (a tensor, file or key). `matrix` is the matrix that a tensor belongs to, or empty.
     pub fn new(
         check: &'static Check,
         (subject, matrix): (&str, &str),

@@ -34,7 +34,8 @@ pub const UNQUANTIZED: Check = Severity::Error.check(
      (`config_groups`, `quantized_layers`). Not judged where a list is not understood.",
 );
 
-/// Reports missing and surplus parts of a matrix. `symmetric` is true if the configuration says that it has no zero points.
+/// Reports missing and surplus scales and zero points of a matrix. `symmetric` is true if the configuration excludes zero points;
+/// `None` if it does not mention them.
 pub fn parts(name: &str, parts: &Parts, convention: &Convention, symmetric: Option<bool>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut add = |check, subject: &Tensor, found: &str, expected: &str| {
@@ -77,8 +78,8 @@ pub fn parts(name: &str, parts: &Parts, convention: &Convention, symmetric: Opti
     findings
 }
 
-/// True if scales without codes come from a quantized matrix. Names of other tensors may also look like scales, e.g. those of
-/// floating-point vectors of the model.
+/// For a matrix without codes: true if a tensor is left over from its quantization (a scale, zero point or group index). False
+/// for a floating-point vector of the model whose name only looks like the name of a scale.
 pub fn is_stray(parts: &Parts) -> bool {
     let stray = |tensor: &Tensor| {
         let named = ["weight_", ".scales", ".qzeros", ".g_idx", "_scale_inv"];
@@ -87,8 +88,7 @@ pub fn is_stray(parts: &Parts) -> bool {
     parts.without_codes().any(|(_, tensor)| stray(&tensor))
 }
 
-/// Reports matrices that should be quantized by the configuration but are not, and matrices that are quantized but should not
-/// be.
+/// Reports matrices that the configuration declares quantized but the file stores unquantized, and the reverse.
 pub fn left_out(matrices: &Matrices, stated: &Stated) -> Vec<Finding> {
     let quantized = matrices.iter().filter(|(_, parts)| parts.is_whole());
     let kinds: std::collections::BTreeSet<String> = quantized.map(|(name, _)| kin(name)).collect();

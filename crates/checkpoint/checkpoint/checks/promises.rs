@@ -54,7 +54,7 @@ pub fn inputs<'n>(matrices: &Matrices, needs: &BTreeMap<&str, Option<&'n [&'n st
     findings
 }
 
-/// Reports missing group indices. They are needed if the configuration says `desc_act`, or if any other matrix has them.
+/// Reports quantized matrices without group indices, if the configuration states `desc_act` or any other matrix has such indices.
 pub fn indices(matrices: &Matrices, sections: &[&Section]) -> Vec<Finding> {
     let orders = |section: &&Section| section.value.get("desc_act") == Some(&true.into());
     let ordered = sections.iter().any(orders);
@@ -77,7 +77,7 @@ pub fn indices(matrices: &Matrices, sections: &[&Section]) -> Vec<Finding> {
     without.filter_map(finding).collect()
 }
 
-/// True if a section implies static scales for the KV cache.
+/// True if a configuration section quantizes the KV cache with static scales.
 fn quantizes_cache(section: &Section) -> bool {
     let scheme = given(&section.value, "kv_cache_scheme").filter(|scheme| scheme.get("dynamic") != Some(&true.into()));
     let algorithm = given(&section.value, "kv_cache_quant_algo").filter(|name| name.as_str() != Some("none"));
@@ -86,7 +86,8 @@ fn quantizes_cache(section: &Section) -> bool {
     scheme.is_some() || algorithm.is_some() || group
 }
 
-/// Modules that compute the keys of an attention layer. The flag is true if the values need a scale of their own.
+/// Names of modules that compute the keys (K) of an attention layer. The flag is true if the values (V) of the layer need a scale
+/// of their own; with MLA (`kv_a_proj_with_mqa`, `kv_b_proj`) they need none.
 const KEYS: &[(&str, bool)] = &[
     ("k_proj", true),
     ("qkv_proj", true),
@@ -99,13 +100,13 @@ const KEYS: &[(&str, bool)] = &[
     ("kv_b_proj", false),
 ];
 
-/// Reports missing scales of KV caches.
+/// Reports attention layers that lack the KV-cache scale of K or of V.
 pub fn cache(matrices: &Matrices, sections: &[&Section]) -> Vec<Finding> {
     let Some(section) = sections.iter().find(|section| quantizes_cache(section)) else {
         return Vec::new();
     };
-    // Attention layers by name. For each layer: a matrix of the layer, true if values need a scale, and two flags: true if the
-    // keys have a scale, and true if the values have a scale.
+    // Attention layers by name. For each layer: name of its K matrix, true if V needs a scale, true if K has one, true if V has
+    // one.
     let mut layers: BTreeMap<&str, (&str, bool, [bool; 2])> = BTreeMap::new();
     for name in matrices.keys().filter(|name| matrices[*name].codes.is_some()) {
         if let Some((layer, last)) = module(name).rsplit_once('.')

@@ -73,7 +73,7 @@ pub fn values(name: &str, parts: &Parts, powers: bool) -> Vec<Finding> {
     findings
 }
 
-/// Number of values of a kind, and the flat index of the first of them; `None` without such values.
+/// Number of bad values (NaN, negative or zero) in a tensor, and the flat index of the first one; `None` if there are none.
 type Place = Option<(usize, usize)>;
 
 /// Counts the values that are NaN or infinite, the negative values, and the zeros. `powers` is true if a byte stands for a power
@@ -95,11 +95,12 @@ fn counts(tensor: &Tensor, powers: bool) -> [Place; 3] {
     })
 }
 
-/// Returns a finding if the gain of a matrix is implausible for a trained matrix. `which` names the matrix in its stack.
+/// Returns a finding if the gain of a matrix (output over input magnitude) is implausible for a trained matrix. `which` begins
+/// the message and names the matrix of a stack, e.g. `matrix 3: `.
 pub fn size(subject: &Subject, which: &str, measured: &Measured) -> Option<Finding> {
     let Subject { name, parts, .. } = subject;
     let gain = measured.gain(measured.rms);
-    // Other checks report a matrix that is all zero or not finite.
+    // Skip a matrix that is all zero or not finite: other checks report it.
     if gain == 0.0 || !gain.is_finite() || GAINS.contains(&gain) {
         return None;
     }

@@ -1,4 +1,4 @@
-//! Checks the distance of a quantized matrix from its source.
+//! Checks the distance of a quantized matrix from its source, i.e. from the weights before quantization.
 
 use super::scales::INVERTED_SCALE;
 use super::{Check, Finding, Severity};
@@ -43,7 +43,7 @@ pub const PART_OFF: Check = Severity::Error.check(
      where all are, no element is farther than one and a half steps from the nearest code.",
 );
 
-/// Returns the finding that a configuration states a rotation.
+/// Returns a finding that the configuration in `file` states a rotation, which rules out comparing weights with the source.
 pub fn rotated(file: &str) -> Finding {
     let found = "key 'transform_config' states rotations, so that no matrix is held against its source";
     Finding::new(&FOLDED, (file, ""), found, "a model that is not rotated")
@@ -56,19 +56,20 @@ pub fn least(bits: usize) -> f64 {
 
 /// Minimum number of rows or columns for a meaningful median.
 const ENOUGH: usize = 8;
-/// Maximum median noise, in dB above rounding, at which nearly all codes count as the nearest codes. Rounding to nearest is at or
-/// below 0 dB.
+/// Median noise, in dB above the noise of rounding, up to which nearly all codes are assumed to be rounded to nearest. Rounding
+/// to nearest is at or below 0 dB.
 const NEAREST: f64 = 1.0;
-/// Maximum median noise, in dB above rounding, at which all codes count as the nearest codes. Rounding to nearest gives -1.4 dB
-/// for values that are spread over many codes.
+/// Median noise, in dB above the noise of rounding, up to which all codes are assumed to be rounded to nearest. Rounding to
+/// nearest gives -1.4 dB for values that are spread over many codes.
 const ROUNDED: f64 = -0.5;
 
-/// Arguments `near` and `strict` of [`limit`], in dB, if a matrix is compared with the matrices of its kind.
+/// Arguments `(near, strict)` of [`limit`], in dB, for comparing a matrix with the matrices of other layers that have the same
+/// format and name.
 pub const KIN: (f64, f64) = (NEAREST, 4.0);
 
-/// Maximum noise of one part, in dB above rounding, given the noise of all parts. A part above this limit is an outlier. The
-/// limit is the median plus a margin. If the median is at most `near`, the margin is at least `strict`, otherwise at least 6 dB.
-/// `None` without finite values.
+/// Returns the noise limit for outliers among the rows, columns or matrices whose noise is `all`: the median plus a margin, in dB
+/// above the noise of rounding. The margin is at least `strict` if the median is at most `near`, otherwise at least 6 dB. `None`
+/// without finite values.
 pub fn limit(all: &[f64], (near, strict): (f64, f64)) -> Option<f64> {
     let (median, deviation) = spread(all)?;
     let margin = match median <= near {
@@ -78,15 +79,14 @@ pub fn limit(all: &[f64], (near, strict): (f64, f64)) -> Option<f64> {
     Some((median + margin).max(0.0))
 }
 
-/// Returns a finding about a matrix with far more noise than the other matrices of its kind.
+/// Returns a finding about a matrix with far more noise than the `kin` matrices of the same format and name in other layers.
 pub fn above_kin(names: (&str, &str), which: &str, (sqnr, found): (f64, f64), limit: f64, kin: usize) -> Finding {
     let found = format!("{which}SQNR {sqnr:.2} dB: {found:.1} dB more noise than rounding gives");
     let expected = format!("at most {limit:.1} dB more, by {kin} matrices of the same kind");
     Finding::new(&LOW_SQNR, names, found, expected)
 }
 
-/// Finds rows, columns or cells (parts of rows) with far more noise than the others. Returns what was found and what was
-/// expected.
+/// Finds rows, columns or cells (parts of rows) with far more noise than the others. Returns `found` and `expected` of a finding.
 pub fn parts(shortfall: &Shortfall) -> Option<(String, String)> {
     let db = |noise: &[Noise]| -> Vec<f64> { noise.iter().map(Noise::db).collect() };
     let rows = db(&shortfall.rows);
@@ -108,7 +108,8 @@ pub fn parts(shortfall: &Shortfall) -> Option<(String, String)> {
     }
     let of = |one: &str, what: &str, noise: &[Noise], all: &[f64]| {
         let limit = limit(all, (ROUNDED, 3.0)).filter(|_| all.len() >= ENOUGH)?;
-        // Ignore parts whose noise is below the median noise energy.
+        // Ignore rows (or columns) whose squared error is at most the median: their noise is only high relative to what rounding
+        // allows.
         let (middle, _) = spread(&noise.iter().map(|noise| noise.found).collect::<Vec<f64>>())?;
         let over = |at: &usize| all[*at] > limit && noise[*at].found > middle;
         let over: Vec<usize> = (0..all.len()).filter(over).collect();
@@ -121,8 +122,9 @@ pub fn parts(shortfall: &Shortfall) -> Option<(String, String)> {
     of("row", "rows", &shortfall.rows, &rows).or_else(|| of("column", "columns", &shortfall.cols, &db(&shortfall.cols)))
 }
 
-/// Returns a finding about a low SQNR that names its cause, if the cause can be measured. `which` names the matrix in its
-/// stack. `other` are the distances with the other order of codes, `turned` the distances from the transposed source.
+/// Returns a finding about a low SQNR, with its cause if a test explains it. `other` is the distance from the source if the codes
+/// of each byte or word are read in the other order, `turned` the distance from the transposed source. `which` begins the message
+/// and names the matrix of a stack, e.g. `matrix 3: `.
 pub fn low(
     subject: &Subject,
     which: &str,

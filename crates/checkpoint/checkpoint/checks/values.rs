@@ -40,7 +40,7 @@ pub const GROUP_INDEX: Check = Severity::Error.check(
     "Every group index is one of the groups, and every group has as many inputs as the block size says.",
 );
 
-/// Minimum number of elements for a share of codes to be meaningful.
+/// Minimum number of elements of a matrix for which the fraction of saturated codes is meaningful.
 const ENOUGH: u64 = 1024;
 
 /// Minimum number of elements for a mean code to be meaningful. The standard deviation of codes is at most 8 steps with 4 bits,
@@ -49,7 +49,8 @@ fn enough(bits: usize) -> u64 {
     (4u64 << (bits - 1)).pow(2)
 }
 
-/// Reports implausible numbers of codes or groups in the statistics of a matrix. `which` names the matrix in its stack.
+/// Reports NaN codes, too many saturated codes or zero blocks, an off-centre mean code, and blocks that a zero scale erased.
+/// `which` begins the message and names the matrix of a stack, e.g. `matrix 3: `.
 pub fn counts(subject: &Subject, which: &str, measured: &Measured) -> Vec<Finding> {
     let reading = &subject.reading;
     let mut findings = Vec::new();

@@ -29,12 +29,12 @@ pub const DEAD_TENSOR: Check = Severity::Error.check(
 /// The layers of one list (e.g. `model.layers`) by index: for each layer, the names of its tensors within the layer.
 type Layers<'n> = BTreeMap<usize, BTreeSet<&'n str>>;
 
-/// The form of a layer is the set of its tensors. A form is rare if only one layer has it, or at most one layer in this many. A
-/// layer of a rare form may lack a tensor by mistake.
+/// A set of tensors is rare if only one layer of a list has it, or at most one layer in 16. A layer with a rare set may lack a
+/// tensor by mistake.
 const RARE: usize = 16;
 
-/// Reports tensors that a layer of a rare form lacks. At least two layers must have all tensors of this layer and more, and all
-/// of these layers must have the missing tensor.
+/// Reports tensors that a layer with a rare set of tensors lacks. A tensor counts as missing if at least two other layers have a
+/// superset of the tensors of this layer, and all of these layers have the tensor.
 pub fn layers(matrices: &Matrices) -> Vec<Finding> {
     let mut lists: BTreeMap<&str, Layers> = BTreeMap::new();
     for (name, _) in matrices.iter().filter(|(_, parts)| parts.codes.is_some()) {
@@ -100,8 +100,8 @@ fn parent(rest: &str) -> (&str, &str) {
 /// Number of elements that are compared at a time.
 const PIECE: usize = 1 << 20;
 
-/// Reports tensors of the source that the file lacks, and unquantized tensors that differ from the source. `used` are the
-/// source tensors from which quantized matrices were made.
+/// Reports source tensors that the checkpoint lacks, and unquantized tensors that differ from the source. `used` are the source
+/// tensors from which quantized matrices were made. With `folded`, values are not compared: channel factors change them.
 pub fn against(matrices: &Matrices, source: &Matrices, used: &BTreeSet<&str>, folded: bool) -> Vec<Finding> {
     let mut held: HashMap<_, Vec<(String, &str)>> = HashMap::new();
     for (name, _) in source.iter().filter(|(_, parts)| parts.codes.is_some()) {
@@ -143,8 +143,8 @@ pub fn against(matrices: &Matrices, source: &Matrices, used: &BTreeSet<&str>, fo
     findings
 }
 
-/// Reports source tensors that have no counterpart in the file. Only two kinds of tensors need a counterpart: norms outside of
-/// layers, and tensors of a layer that the file has, if other layers of the file have the same tensor.
+/// Reports source tensors that are missing in the checkpoint. Only two kinds of source tensors must be there: norms outside of
+/// layers, and tensors of a layer of the checkpoint if its other layers have the same tensor.
 fn absent(matrices: &Matrices, source: &Matrices, met: &BTreeSet<&str>) -> Vec<Finding> {
     let here = matrices.iter().filter(|(_, parts)| parts.codes.is_some());
     let places: HashSet<Place> = here.map(|(name, _)| place(name).1).collect();
@@ -165,7 +165,8 @@ fn absent(matrices: &Matrices, source: &Matrices, met: &BTreeSet<&str>) -> Vec<F
     names.filter(lacks).map(finding).collect()
 }
 
-/// Number of elements that differ from the source rounded to the type of the file, and true if all elements of the file are 0.
+/// Returns the number of elements of `tensor` that differ from the source rounded to the same type. The flag is true if the bytes
+/// differ and all elements of `tensor` are 0.
 fn differing(tensor: Tensor, source: Tensor) -> (usize, bool) {
     if tensor.dtype == source.dtype && tensor.bytes == source.bytes {
         return (0, false);

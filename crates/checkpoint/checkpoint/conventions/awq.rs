@@ -1,4 +1,4 @@
-//! AWQ checkpoints, as AutoAWQ writes them (its version `gemm`).
+//! AWQ checkpoints, as AutoAWQ writes them with `version` = `gemm`.
 
 use serde_json::Value;
 

@@ -34,7 +34,8 @@ pub const CONVENTION: Convention = Convention {
     ..PLAIN
 };
 
-/// A group of `config_groups` that quantizes weights: its name, the group, its `weights` and its targets.
+/// A group of `config_groups` that quantizes weights: key of the group, its object, its `weights` object, and its targets (names
+/// or classes of modules).
 type WeightGroup<'s> = (&'s String, &'s Value, &'s Value, Vec<&'s str>);
 
 /// Returns the groups of `config_groups` that quantize weights.
@@ -59,8 +60,8 @@ fn is_class(target: &str) -> bool {
     !target.starts_with("re:") && !target.contains('.') && target.starts_with(char::is_uppercase)
 }
 
-/// True if a target names the module. `None` if none names it but at least one is a class, because the class of the module is
-/// unknown.
+/// True if a target names the module. Otherwise `None` if a target is a class (e.g. `Linear`), because the class of a module is
+/// unknown; false if no target is a class.
 fn targets(section: &Section, module: &str) -> Result<Option<bool>, String> {
     let (mut named, mut class) = (false, false);
     for target in groups(section)?.into_iter().flat_map(|(.., targets)| targets) {
@@ -70,8 +71,8 @@ fn targets(section: &Section, module: &str) -> Result<Option<bool>, String> {
     Ok(if named { Some(true) } else { (!class).then_some(false) })
 }
 
-/// Scheme of the first group that has the module among its targets. A class as a target selects all modules that no target
-/// names.
+/// Returns the scheme of the first config group with a target that names the module. If no target names the module, the first
+/// group with a class (e.g. `Linear`) as its target is used.
 pub fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String> {
     let mut of_class = None;
     for (name, group, weights, targets) in groups(section)? {
@@ -99,7 +100,7 @@ fn inputs_of(group: &Value, weights: &Scheme) -> &'static [&'static str] {
     let bits = inputs.and_then(|inputs| inputs.get("num_bits")).and_then(Value::as_u64);
     match (dynamic, weights.element, bits) {
         (None | Some(Value::Bool(true)), ..) => &[],
-        // ModelOpt writes the same groups, but uses another name for this scale.
+        // ModelOpt writes the same config groups, but names the static scale `input_scale`.
         (_, "e2m1", Some(4)) => &["input_global_scale", "input_scale"],
         _ => &["input_scale"],
     }

@@ -1,4 +1,4 @@
-//! DeepSeek, and FP8 checkpoints with the same convention.
+//! Checkpoints of DeepSeek, and other FP8 checkpoints with the same names of tensors and keys.
 
 use super::{Convention, PLAIN, STATIC};
 use crate::checkpoint::config::{Scheme, Section, given};

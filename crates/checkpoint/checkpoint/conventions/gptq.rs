@@ -42,7 +42,8 @@ pub const CONVENTION: Convention = Convention {
     ..PLAIN
 };
 
-/// Finds the first rule of `dynamic` that matches a module. Returns true if the module is quantized, and the keys of the rule.
+/// Finds the first rule of `dynamic` that matches a module. Returns true if this rule quantizes the module, and the keys of the
+/// rule; `None` if no rule matches.
 fn rule<'s>(section: &'s Section, module: &str) -> Result<Option<(bool, &'s Value)>, String> {
     let Some(rules) = given(&section.value, "dynamic") else {
         return Ok(None);
@@ -68,7 +69,7 @@ pub fn stores_otherwise(section: &Section) -> bool {
     packing.is_some_and(|packing| packing != "auto_round" && !packing.contains("gptq") && !packing.contains("awq"))
 }
 
-/// Scheme that AutoRound states for a module. `packing` is the convention that packs the words: `awq`, or else GPTQ.
+/// Reads the scheme that AutoRound states for a module. `packing` is the convention that packs the words: `awq`, or else GPTQ.
 pub fn auto_round(section: &Section, module: &str, packing: &str) -> Result<Option<Scheme>, String> {
     let known = match packing {
         "awq" => ["auto_round:auto_awq", "auto_round:awq", "auto_awq"],
@@ -86,7 +87,7 @@ pub fn auto_round(section: &Section, module: &str, packing: &str) -> Result<Opti
     integers(section, own, symmetric(section, own))
 }
 
-/// Value of the key `sym` for a module, or else for the whole section.
+/// Returns the key `sym` of the module's own entry, or else of the whole section; true means that there are no zero points.
 fn symmetric(section: &Section, own: Option<&Value>) -> Option<bool> {
     let of = |place: &Value| place.get("sym").and_then(Value::as_bool);
     own.and_then(of).or_else(|| of(&section.value))

@@ -18,30 +18,29 @@ use crate::packed;
 pub use part::{Ending, Packing, Part};
 use part::{activation, of_weight};
 
-/// A convention: how a program names the parts of quantized matrices and describes them in the configuration.
+/// The convention of a program: its names for codes, scales and zero points of quantized matrices, and its configuration keys.
 #[derive(Debug)]
 pub struct Convention {
     /// Name of the convention.
     pub name: &'static str,
-    /// Names of the quantization methods that stand for this convention in a configuration.
+    /// Values of `quant_method` in a configuration that mean this convention.
     pub methods: &'static [&'static str],
-    /// Writers in [`packed::FILE_NAMES`]. This convention uses the tensor names of these writers.
+    /// Programs (field `writer`) whose tensor names in [`packed::FILE_NAMES`] this convention uses.
     pub writers: &'static [&'static str],
-    /// Endings of names in addition to the endings of the writers' conventions.
+    /// Endings of tensor names in addition to the endings that `writers` use.
     pub endings: &'static [Ending],
     /// Order of codes in 32-bit words; `None` if the convention does not pack codes into words.
     pub packing: Option<Packing>,
     /// True if the configuration lists every linear layer that is not quantized.
     pub lists_all: bool,
-    /// Functions that read the scheme of the weights of a module, one for each statement of a configuration. They return `None`
-    /// if the module is not a target.
+    /// Functions that read the storage scheme of a module's weights, one for each way in which a configuration can state it. A
+    /// function returns `None` if the module is not a target.
     pub schemes: &'static [fn(&Section, &str) -> Result<Option<Scheme>, String>],
     /// Function that returns true if a configuration names a module as quantized, and `None` if it does not name modules.
     pub targets: fn(&Section, &str) -> Result<Option<bool>, String>,
     /// Function that returns the modules that a configuration leaves unquantized.
     pub ignored: fn(&Section) -> Result<Vec<Modules>, String>,
-    /// True if the convention scales inputs of matrices by factors that no file stores, so that the source is a different
-    /// matrix.
+    /// True if the program multiplies input channels by factors that no file stores: stored weights then differ from the source.
     pub folds: bool,
     /// Function that returns the number to add to stored zero points. The argument is `None` if there is no configuration.
     pub zero_offset: fn(Option<&Section>) -> i32,
@@ -49,7 +48,8 @@ pub struct Convention {
     pub doc: &'static str,
 }
 
-/// All conventions. If two fit the names of a checkpoint equally well, the first one is used, unless the configuration names one.
+/// All conventions. If two conventions fit the tensor names of a checkpoint equally well, the first one is used, unless the
+/// configuration names one of them.
 pub const CHECKPOINTS: &[Convention] = &[
     compressed_tensors::CONVENTION,
     modelopt::CONVENTION,
@@ -61,7 +61,7 @@ pub const CHECKPOINTS: &[Convention] = &[
     fbgemm::CONVENTION,
 ];
 
-/// A convention without any names, which supplies the defaults for all other conventions.
+/// A convention without any tensor names. It supplies the default values of fields for all other conventions.
 pub const PLAIN: Convention = Convention {
     name: "",
     methods: &[],
@@ -77,7 +77,7 @@ pub const PLAIN: Convention = Convention {
     doc: "",
 };
 
-/// Endings that are valid for every convention.
+/// Name endings of activation scales and KV-cache scales, which are valid for every convention.
 const COMMON: &[Ending] = &[
     activation(".input_scale"),
     activation(".input_global_scale"),
@@ -107,8 +107,8 @@ fn number(place: &Value, key: &str) -> Result<Option<i64>, String> {
     given(place, key).map(number).transpose()
 }
 
-/// Scheme of integers in groups, from `bits` and `group_size`. A group size of -1 means one group for all input channels. `own`
-/// holds keys for a single module, which take precedence over the keys of the section.
+/// Reads the scheme of integer codes from the keys `bits` and `group_size`; `None` without bits. A group size of -1 means one
+/// group for all input channels. `own` holds keys for a single module, which take precedence over the keys of the section.
 fn integers(section: &Section, own: Option<&Value>, symmetric: Option<bool>) -> Result<Option<Scheme>, String> {
     let number = |keys: [&str; 2]| {
         let places = [own, Some(&section.value)].into_iter().flatten();
@@ -141,7 +141,7 @@ fn within(section: &Section, key: &str) -> Result<Vec<Modules>, String> {
 const STATIC: &[&str] = &["input_scale", "activation_scale"];
 
 impl Convention {
-    /// True if the method of a section stands for this convention.
+    /// True if the quantization method of a configuration section belongs to this convention.
     pub fn states(&self, section: &Section) -> bool {
         self.methods.contains(&section.method.as_str())
     }
@@ -152,15 +152,15 @@ impl Convention {
         all.filter(|packed| self.writers.contains(&packed.writer))
     }
 
-    /// Name of the NVFP4 rule that defines the meaning of the global scales.
+    /// Returns the name of the NVFP4 rule that defines how to decode global scales; `None` if the convention has none.
     pub fn rule(&self) -> Option<&'static str> {
         self.packed().find_map(|packed| packed.rule)
     }
 
-    /// All endings of tensor names; an empty ending is the name of the matrix itself.
+    /// Returns all endings of tensor names; an empty ending means that the tensor has the name of the matrix.
     pub fn all_endings(&self) -> impl Iterator<Item = Ending> {
         let own = self.endings.iter().copied();
-        // Leave out the name of a global scale whose meaning another NVFP4 rule defines.
+        // Skip names of global scales with another NVFP4 rule (e.g. files store the reciprocal): their values would be misread.
         let rule = self.rule();
         let packed = self.packed().flat_map(move |packed| {
             let global = packed.global.filter(|_| packed.rule == rule);
@@ -176,8 +176,8 @@ impl Convention {
         own.chain(packed)
     }
 
-    /// Derives the part and the name of the matrix from the name of a tensor, by the longest ending that fits. `None` if no
-    /// ending fits.
+    /// Finds the longest known ending of a tensor name. Returns the role that it implies (codes, scale, …) and the name of the
+    /// matrix; `None` if no known ending fits.
     pub fn part(&self, name: &str) -> Option<(Part, String)> {
         let all = self.all_endings().chain(COMMON.iter().copied());
         let fits = all.filter(|(ending, ..)| !ending.is_empty() && name.ends_with(ending));

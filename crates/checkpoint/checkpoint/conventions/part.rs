@@ -11,10 +11,10 @@ pub enum Packing {
     Rows,
 }
 
-/// Ending of a tensor name, the part that it marks, and the ending that replaces it in the name of the matrix.
+/// Ending of a tensor name, role of the tensor, and ending of the matrix name, e.g. `.scales`, `Scale` and `.weight`.
 pub type Ending = (&'static str, Part, &'static str);
 
-/// A part of a quantized matrix.
+/// Role of a tensor in a quantized matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// Codes of the elements.
@@ -33,7 +33,7 @@ pub enum Part {
     Activation,
 }
 
-/// Returns an ending that takes the place of `.weight` in the name of the matrix.
+/// Creates the [`Ending`] of tensors whose names have `ending` in place of the `.weight` of the matrix name.
 pub const fn of_weight(ending: &'static str, part: Part) -> Ending {
     (ending, part, ".weight")
 }

@@ -18,7 +18,7 @@ use ulplab_core::tensorfile::Tensor;
 /// All matrices of a source.
 #[derive(Default)]
 pub struct Sources<'s> {
-    /// For each place (normalised name of a matrix): its tensors.
+    /// Source tensors by place (normalised name of a matrix).
     at: HashMap<Place, Vec<Held<'s>>>,
     /// True if stacks interleave the rows of gate and up, as gpt-oss does.
     interleaved: bool,
@@ -41,7 +41,7 @@ enum Values<'s> {
 
 /// The source of a matrix, or of each matrix of a stack.
 pub struct Counterpart<'s> {
-    /// For each matrix, the pieces of the source that make up its rows, in order.
+    /// For each matrix, the source rows that it is made of, in order; several pieces if it is fused from several source tensors.
     matrices: Vec<Vec<Rows<'s>>>,
 }
 
@@ -51,10 +51,10 @@ struct Rows<'s> {
     held: &'s Held<'s>,
     /// Index of the source matrix in its stack.
     matrix: usize,
-    /// Number of rows of the source matrix, and of the rows that are taken.
+    /// Number of rows of the source matrix (`all`), and number of its rows that the quantized matrix contains (`count`).
     all: usize,
     count: usize,
-    /// The rows of the source matrix that are taken.
+    /// Rows of the source matrix that the quantized matrix contains.
     share: Share,
     /// True if the source matrix is stored transposed, with inputs before outputs.
     turned: bool,
@@ -64,33 +64,34 @@ struct Rows<'s> {
 
 #[derive(Clone, Copy)]
 enum Share {
-    /// Consecutive rows from this one on.
+    /// Consecutive rows, from the row with this index on.
     From(usize),
-    /// Every second row from this one on.
+    /// Every second row, from the row with this index on.
     Second(usize),
     /// All rows: first the even ones, then the odd ones.
     Halves,
 }
 
-/// A way to arrange the rows and columns of the source. The other ways are tried if the likely one does not match.
+/// Arrangement of the rows and columns of the source. If the values do not match with `Likely`, the other two are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrangement {
     /// The arrangement that shapes and the model type imply.
     Likely,
     /// Same as `Likely`, but square matrices are transposed.
     Turned,
-    /// Same as `Likely`, but gate and up rows of stacks are in the other order: interleaved instead of in halves, or the reverse.
+    /// Same as `Likely`, but with gate and up rows of stacks of experts interleaved instead of in halves, or the reverse.
     Interleaved,
 }
 
-/// Name and shape of a matrix whose source is searched; outputs come before inputs in the shape.
+/// Name and shape of a matrix to find the source of; outputs come before inputs in the shape.
 type Wanted<'a> = (&'a str, Vec<usize>);
 
-/// The source of each matrix, or the text of the finding that the matrix has no source.
+/// The source of each matrix, or the reason (text for a message) that it has none.
 pub type Found<'s> = Vec<Result<Counterpart<'s>, String>>;
 
-/// Finds the source of each subject. `all` are all quantized matrices of the checkpoint and `matrices` all of its matrices. They
-/// are needed because prefixes and the rows of fused matrices must not depend on the selected subjects.
+/// Finds the source of each of the selected matrices `subjects`. `all` holds all quantized matrices of the checkpoint; `matrices`
+/// also holds the unquantized ones. Both are needed because the mapping of name prefixes and the rows of fused matrices must not
+/// depend on the selection.
 pub fn found<'s>(subjects: &[Subject], all: &[Subject], matrices: &Matrices, sources: &'s Sources<'s>) -> Found<'s> {
     let wanted = all.iter().map(|subject| (subject.name, subject.reading.shape()));
     let wanted: Vec<Wanted> = wanted.collect();
@@ -140,7 +141,7 @@ impl<'s> Sources<'s> {
     /// Finds the source of each matrix, in the order of `wanted`, or the reason that a matrix has no source. `rows` gives the row
     /// counts of all matrices of the quantized checkpoint by name: they determine where q, k and v begin in a fused matrix.
     fn counterparts(&'s self, wanted: &[Wanted], rows: &[(&str, usize)]) -> Found<'s> {
-        // Insert in reverse, so that the shape of a quantized matrix overrides the shape of its codes.
+        // The last insertion wins, so insert in reverse: the shape of a quantized matrix must override that of its packed codes.
         let known = rows.iter().rev().map(|(name, rows)| (place(name), *rows));
         let mut search = Search {
             sources: self,
@@ -163,8 +164,8 @@ impl<'s> Sources<'s> {
                 None => Err(none()),
             }
         };
-        // The shape of a square matrix does not tell if it is transposed: assume the same as for the majority of the other
-        // matrices.
+        // A square source matrix has the same shape if it is transposed: assume the orientation that most other source matrices
+        // have.
         let mut votes = [[0usize; 2]; 2];
         for counterpart in (0..wanted.len()).filter_map(|at| found(&search, at).ok()) {
             for rows in counterpart.matrices.iter().flatten().filter(|rows| !rows.square) {
@@ -175,7 +176,8 @@ impl<'s> Sources<'s> {
         (0..wanted.len()).map(|at| found(&search, at)).collect()
     }
 
-    /// Returns the tensor with this prefix at a place (normalised name); `None` if there are several or none.
+    /// Returns the source tensor with this prefix and this normalised name (`place`); `None` if no tensor or several tensors have
+    /// both.
     fn get(&self, prefix: &str, place: &Place) -> Option<&Held<'s>> {
         let mut all = self.at.get(place)?.iter().filter(|held| held.prefix == prefix);
         let first = all.next()?;
@@ -185,14 +187,14 @@ impl<'s> Sources<'s> {
 
 struct Search<'s> {
     sources: &'s Sources<'s>,
-    /// True if square matrices are stored with inputs before outputs; one flag for single matrices, one for stacks.
+    /// True if square matrices are assumed to be stored with inputs before outputs; one flag for single matrices, one for stacks.
     turned: [bool; 2],
-    /// Row counts of the matrices of the quantized checkpoint, by prefix and place.
+    /// Row counts of the matrices of the quantized checkpoint, by prefix and place (normalised name).
     rows: HashMap<(String, Place), usize>,
 }
 
 impl<'s> Search<'s> {
-    /// Finds the source of a matrix under a prefix of the source.
+    /// Finds the source of a matrix among the source tensors whose names begin with `prefix`.
     fn find(&self, prefix: &str, (own, place): &(String, Place), shape: &[usize]) -> Option<Counterpart<'s>> {
         let [leading @ .., rows, cols] = shape else {
             return None;
@@ -225,7 +227,7 @@ impl<'s> Search<'s> {
         Some(Counterpart { matrices })
     }
 
-    /// Finds the source matrix as a tensor of its own, or as an expert of a stack.
+    /// Finds the source of a matrix: a tensor of its own, or an expert in a stack.
     fn single(&self, prefix: &str, place: &Place, rows: Option<usize>, cols: usize) -> Option<Rows<'s>> {
         let alone = self.sources.get(prefix, place).filter(|held| held.shape.len() == 2);
         alone.and_then(|held| self.whole(held, 0, rows, cols)).or_else(|| {
@@ -267,7 +269,7 @@ impl<'s> Search<'s> {
         (!all.is_empty() && all.iter().map(|rows| rows.count).sum::<usize>() == rows).then_some(all)
     }
 
-    /// Takes all rows of a matrix of a source tensor, if it has `rows` rows and `cols` columns as stored or transposed.
+    /// Returns all rows of matrix number `matrix` of a source tensor; `None` if its shape is not `[rows, cols]` or the transpose.
     fn whole(&self, held: &'s Held<'s>, matrix: usize, rows: Option<usize>, cols: usize) -> Option<Rows<'s>> {
         let [.., a, b] = held.shape[..] else {
             return None;
@@ -293,7 +295,7 @@ impl<'s> Search<'s> {
 }
 
 impl Held<'_> {
-    /// Returns 0 for a matrix, 1 for a stack.
+    /// Returns 0 for a single matrix and 1 for a stack of matrices: an index into [`Search::turned`].
     fn rank(&self) -> usize {
         usize::from(self.shape.len() > 2)
     }
@@ -322,7 +324,8 @@ impl Counterpart<'_> {
         all.any(|rows| matches!(rows.held.values, Values::Quantized(_)))
     }
 
-    /// Source values of matrix number `expert`, row by row. `None` if the arrangement gives the same values as the likely one.
+    /// Returns the source values of matrix number `expert`, row by row, in the given arrangement. `None` if an arrangement other
+    /// than `Likely` changes nothing.
     pub fn matrix(&self, expert: usize, arrangement: Arrangement) -> Option<Vec<f32>> {
         let mut values = Vec::new();
         let mut other = arrangement == Arrangement::Likely;
@@ -356,8 +359,8 @@ impl Counterpart<'_> {
 }
 
 impl Rows<'_> {
-    /// Returns the rows to take if a stack has its gate and up rows in the other order; `None` for rows of any other source
-    /// tensor.
+    /// For a `gate_up_proj` stack, replaces one order of the gate and up rows by the other: interleaved or in halves. Returns the
+    /// source rows to use in the other order; `None` for other source tensors.
     fn rearranged(&self, share: Share) -> Option<Share> {
         let (_, place) = place(self.held.name);
         if place.leaf != "gate_up_proj" || self.held.rank() == 0 {

@@ -1,12 +1,12 @@
-//! Derives the place of a matrix in a model from its name, because programs name the same matrix differently.
+//! Normalises the names of matrices, because programs name the same matrix differently.
 
 use crate::checkpoint::parts::{is_number, module};
 
 /// The name of a matrix, normalised: without its prefix, and with one spelling for each component.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
-    /// Components of the name between its prefix and the expert or leaf, e.g. `layers.0.mlp.experts`. The first component is the
-    /// one before the first number.
+    /// Middle of the name, e.g. `layers.0.mlp.experts`: from the component before the first number to the component before the
+    /// expert index, or before the leaf if the name has no expert index.
     pub within: String,
     /// Index of the expert; `None` if the matrix belongs to no single expert.
     pub expert: Option<usize>,
@@ -41,14 +41,15 @@ const FUSED: &[(&str, &[&str])] = &[
     ("fused_qkv_a_proj_with_mqa", &["q_a_proj", "kv_a_proj_with_mqa"]),
 ];
 
-/// Returns the prefix of a name, e.g. `model.language_model`, and the place of the matrix.
+/// Returns the prefix of a name, e.g. `model.language_model`, and the place (normalised name) of the matrix.
 pub fn place(name: &str) -> (String, Place) {
     let parts: Vec<&str> = module(name).split('.').collect();
     let number = |part: &str| part.parse::<usize>().ok().filter(|_| is_number(part));
     let first = parts.iter().position(|part| number(part).is_some());
     let start = first.map_or(parts.len() - 1, |first| first.saturating_sub(1));
     let (leaf, around) = parts[start..].split_last().expect("a name has a component");
-    // The first number is the index of a layer, unless the component before it is `experts`.
+    // A number before the leaf is the index of an expert. But if it is the first number of the name, it is the index of a layer,
+    // unless the component before it is `experts`.
     let expert = around.last().and_then(|last| number(last)).filter(|_| {
         let at = start + around.len() - 1;
         first != Some(at) || (at > 0 && parts[at - 1] == "experts")
@@ -67,7 +68,7 @@ fn same(part: &str) -> &str {
 }
 
 impl Place {
-    /// Place of another matrix of the same module.
+    /// Returns the normalised name of the matrix `leaf` of the same module, e.g. of `up_proj` next to `gate_proj`.
     pub fn with(&self, leaf: &str) -> Self {
         Self {
             leaf: leaf.into(),
@@ -75,7 +76,7 @@ impl Place {
         }
     }
 
-    /// Place of the same matrix in expert number `expert`; with `None`, place of the stack of all experts.
+    /// Normalised name of the same matrix in expert number `expert`; with `None`, of the stack of all experts.
     pub fn of_expert(&self, expert: Option<usize>) -> Self {
         Self { expert, ..self.clone() }
     }

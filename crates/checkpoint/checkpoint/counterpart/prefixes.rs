@@ -1,4 +1,5 @@
-//! Matches the prefixes of two checkpoints one to one: `model` of a text model is `model.language_model` of a multimodal model.
+//! Matches the name prefixes of two checkpoints one to one, e.g. `model` of a text model with `model.language_model` of a
+//! multimodal model.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -8,11 +9,12 @@ use super::place::Place;
 /// prefixes that fit the same number of matrices.
 pub type Prefixes = BTreeMap<String, Result<String, String>>;
 
-/// A possible pair of prefixes: number of matrices that fit, true if one prefix ends with the other, and both prefixes.
+/// A possible pair of a prefix and a source prefix: number of matrices that find a source under the source prefix, true if one
+/// prefix ends with the other, and both prefixes.
 type Pair = ((usize, bool), String, String);
 
-/// Assigns each prefix of `wanted` to at most one prefix of the source: to an equal prefix first, then to the prefix under
-/// which most matrices fit. `fits` returns true if matrix number `at` has a source under a prefix.
+/// Assigns to each prefix in `wanted` at most one prefix of the source: an equal prefix if there is one, else the prefix under
+/// which most matrices find a source. `fits(prefix, at)` is true if matrix number `at` has a source under `prefix`.
 pub fn assigned<'a>(
     wanted: &[(String, Place)],
     held: impl Iterator<Item = (&'a Place, &'a str)>,

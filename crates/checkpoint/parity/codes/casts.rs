@@ -1,4 +1,4 @@
-//! Tries causes in the cast of codes: rounding, ties, limits, precision.
+//! Tries causes in the cast of quotients to codes: rounding, ties, limits, precision.
 
 use super::{Codes, bracket};
 use crate::parity::maker::Maker;
@@ -6,8 +6,9 @@ use crate::parity::rounded::{cut_to_bf16, through, to_bf16, to_f16, to_tf32};
 use crate::parity::{Cause, levels};
 use ulplab_core::formats::{E2M3, E4M3, E5M2};
 
-/// Function that returns true to round a number up in magnitude, false to round it down, and `None` to keep its code. Arguments:
-/// distance from the middle between the two codes around the number, true if the number is negative, and the lower code.
+/// A rounding mode: returns true to round a number up in magnitude, false to round it down, and `None` to keep the expected code.
+/// Arguments: signed distance from the middle between the two nearest codes, true if the number is negative, and the code of
+/// smaller magnitude.
 type Way = fn(f64, bool, u16) -> Option<bool>;
 
 const WAYS: &[(Cause, &str, Way)] = &[
@@ -27,7 +28,7 @@ fn tie(distance: f64, up: bool) -> Option<bool> {
     (distance == 0.0).then_some(up)
 }
 
-/// Additional roundings of the quotient before the cast.
+/// Additional roundings of the quotient before the cast: words for reports, and the function that rounds.
 const TWICE: [(&str, fn(f32) -> f32); 8] = [
     ("rounded to bf16 and then again", to_bf16),
     ("rounded to f16 and then again", to_f16),
@@ -117,7 +118,8 @@ impl Codes<'_> {
         });
     }
 
-    /// Tries quotients that are computed less exactly, or rounded twice.
+    /// Tests causes in the division of an element by its scale: an additional rounding, a rounded reciprocal, another rule's
+    /// division, an error of one ulp.
     pub(super) fn precision(&mut self) {
         let repr = self.repr;
         for (detail, round) in TWICE {

@@ -15,7 +15,8 @@ use super::verify::{Tally, View};
 use super::{Cause, Example, Finding, Scope};
 use ulplab_core::formats::Repr;
 
-/// Maximum number of sampled cells with wrong codes, and of cells that are spread over the whole tensor.
+/// Maximum numbers of sampled cells (row segments under one scale): cells with wrong codes (`WRONG`), and cells from the whole
+/// tensor (`RIGHT`).
 const WRONG: usize = 256;
 const RIGHT: usize = 128;
 /// Approximate number of sampled elements.
@@ -28,28 +29,29 @@ struct SampledCell {
     x: Vec<f32>,
     /// Quotients, i.e. the inputs of the cast.
     y: Vec<f32>,
-    /// The scale with which the expected codes are computed, and the scale that the quantizer computes.
+    /// Encoded scale with which the expected codes are computed (`scale`), and scale that the reference quantizer computes
+    /// (`own`).
     scale: u32,
     own: u32,
-    /// Expected codes, before a fixed change of their bits (a recode) is applied.
+    /// Expected codes. They are in the declared encoding even if the stored codes are in a wrong encoding.
     want: Vec<u16>,
     stored: Vec<Option<u16>>,
 }
 
-/// A sample of cells, and the explanations that were tested on it.
+/// A sample of cells (row segments under one scale), and the explanations that were tested on this sample.
 struct Codes<'a> {
     problem: &'a Problem<'a>,
     maker: &'a Maker,
     view: &'a View<'a>,
     repr: Repr,
     seen: Vec<SampledCell>,
-    /// Elements that differ (`wrong`) and that match (`right`): index of the cell, and index in the cell.
+    /// Sampled elements that differ (`wrong`) and that match (`right`): index of the cell in `seen`, and index in the cell.
     wrong: Vec<(usize, usize)>,
     right: Vec<(usize, usize)>,
     tried: Vec<Explanation>,
 }
 
-/// Finds the causes of codes that differ.
+/// Finds the causes of stored codes that differ from those of the reference quantizer `maker`.
 pub fn classify(maker: &Maker, view: &View, tally: &Tally) -> Vec<Finding> {
     let problem = view.storage.problem;
     if tally.elements.is_empty() {
@@ -83,7 +85,8 @@ pub fn classify(maker: &Maker, view: &View, tally: &Tally) -> Vec<Finding> {
     findings(chosen, &scope, counts, |index| codes.example(codes.wrong[index]))
 }
 
-/// Returns the codes below and above a number in magnitude, without sign. Both are equal if the number needs no rounding.
+/// Returns the two codes, without sign, whose values enclose the magnitude of `y`. Both are the same code if `y` needs no
+/// rounding.
 fn bracket(repr: Repr, top: u16, y: f32) -> (u16, u16) {
     let y = y.abs();
     let near = repr.encode(y).min(top);
@@ -180,7 +183,7 @@ impl<'a> Codes<'a> {
             .extend(Explanation::tested(cause, detail.into(), explains, alarms));
     }
 
-    /// Tests a cause that acts on each element separately: `cast` computes the code from the quotient and the expected code.
+    /// Tests a cause that changes each code separately: `cast` predicts the stored code from the quotient and the expected code.
     fn cast(&mut self, cause: Cause, detail: impl Into<String>, cast: impl Fn(f32, u16) -> u16) {
         self.hold(cause, detail, |_, seen| {
             Some(seen.y.iter().zip(&seen.want).map(|(y, want)| cast(*y, *want)).collect())
@@ -222,7 +225,8 @@ impl<'a> Codes<'a> {
         self.repr.encode(self.problem.format.element.max())
     }
 
-    /// Describes codes that no cause explains, and derives a cause from patterns if there are any.
+    /// Describes the differing codes `open`, which no tried cause explains. Returns "encoding" or "layout" as the cause if the
+    /// codes follow a fixed table or permutation, else "unknown".
     fn evidence(&self, open: &[usize]) -> (Cause, String) {
         if let Some(detail) = self.table() {
             return (Cause::Encoding, detail);
@@ -238,7 +242,7 @@ impl<'a> Codes<'a> {
         (Cause::Unknown, format!("codes no cause explains: {seen}"))
     }
 
-    /// Describes the kinds of differences with their shares in percent.
+    /// Describes the kinds of differences (one step off, other sign, stored as 0) with their percentages.
     fn kinds_of(&self, open: impl Iterator<Item = usize>) -> String {
         let code = |index: usize| {
             let (cell, i) = self.wrong[index];
@@ -267,7 +271,8 @@ impl<'a> Codes<'a> {
         }
     }
 
-    /// Describes a fixed table of replacements, if each code is always stored as the same other code.
+    /// Detects a table of replaced codes: each expected code is nearly always (98 %) stored as one and the same code. Returns a
+    /// description of the table; `None` if no such table exists.
     fn table(&self) -> Option<String> {
         let mut counts = BTreeMap::<u16, BTreeMap<u16, usize>>::new();
         for (cell, i) in self.wrong.iter().chain(&self.right) {
@@ -294,7 +299,8 @@ impl<'a> Codes<'a> {
         })
     }
 
-    /// Describes a permutation, if the elements of all blocks are stored in the same other order.
+    /// Detects that the elements of every block are stored in one and the same wrong order, and describes the permutation; else
+    /// `None`.
     fn lanes(&self) -> Option<String> {
         let width = self.problem.grid.tile.1.min(128);
         let cells: Vec<&SampledCell> = self.seen.iter().filter(|seen| seen.want.len() == width).collect();
@@ -314,7 +320,7 @@ impl<'a> Codes<'a> {
         ))
     }
 
-    /// Share of permuted cells: among the cells with differences, those whose codes are a permutation of the expected codes.
+    /// Fraction of the cells with differences in which the stored codes are a permutation of the expected codes.
     fn permuted_cells(&self) -> f64 {
         let mut cells: Vec<usize> = self.wrong.iter().map(|(cell, _)| *cell).collect();
         cells.dedup();

@@ -1,4 +1,4 @@
-//! Tries causes outside of the cast: codes with other scales, encodings, orders or inputs.
+//! Tries causes outside of the cast: codes that were made with wrong scales, encodings, orders or inputs.
 
 use super::{Codes, SampledCell, bracket};
 use crate::packed::Grid;
@@ -7,7 +7,8 @@ use crate::parity::problem::Cell;
 use crate::parity::{Cause, recode};
 
 impl Codes<'_> {
-    /// Tries codes that were made with other scales than the expected ones.
+    /// Tests the hypotheses that codes were computed with a wrong scale: the scale of another block, no scale, a reciprocal, or a
+    /// scale that is off by a factor.
     pub(super) fn scales(&mut self) {
         if self.maker.format.scaling.is_none() {
             return;
@@ -17,7 +18,7 @@ impl Codes<'_> {
         for (whose, group) in BLOCKS {
             let detail = format!("made with the scale of {whose}");
             self.hold(Cause::Stale, detail, |codes, seen| {
-                // Skip a block for which `group` returns the block itself.
+                // Skip a block that `group` maps to itself: its scale is the expected one.
                 let other = group(&codes.problem.grid, seen.cell.group).filter(|other| *other != seen.cell.group)?;
                 codes.under(seen, codes.view.scale(other))
             });
@@ -54,14 +55,14 @@ impl Codes<'_> {
         }
     }
 
-    /// Computes the codes of a cell with another scale; `None` if `scale` is `None`, or if the values are unknown.
+    /// Computes the codes of a cell with the encoded scale `scale`; `None` if the scale or the input values are unknown.
     fn under(&self, seen: &SampledCell, scale: Option<u32>) -> Option<Vec<u16>> {
         self.maker.codes(self.problem, &seen.cell, scale?)
     }
 
     pub(super) fn recodes(&mut self) {
         let bits = self.problem.format.element.bits;
-        // Skip the recode that the search has already found for all codes.
+        // Skip the change of code bits that the search has already found for all codes: the expected codes include this change.
         let known = self.view.storage.codes.recode(self.view.codes);
         let known = known.map(|recode| recode.name.as_str());
         for recode in recode::of_codes(self.repr, bits) {
@@ -79,7 +80,8 @@ impl Codes<'_> {
         }
     }
 
-    /// Tries orders that store each code at another position of its cell, or in another cell.
+    /// Tests the hypotheses that each code was stored at another position of its cell (row segment under one scale), or in
+    /// another cell.
     pub(super) fn orders(&mut self) {
         for (detail, at) in PERMUTED {
             self.hold(Cause::Layout, *detail, |_, seen| {
@@ -114,7 +116,8 @@ impl Codes<'_> {
                 let (end, mut at) = (start + seen.want.len(), start);
                 let mut moved = Vec::with_capacity(seen.want.len());
                 while at < end {
-                    // Compute the part of the cell that lies in the shifted range.
+                    // The shifted range may cross cells (row segments under one scale): compute the codes of each cell as far as
+                    // it lies in the range.
                     let whole = codes.problem.cell_of(at);
                     let len = end.min(whole.at + whole.len) - at;
                     let cell = Cell { at, len, ..whole };
@@ -148,7 +151,7 @@ impl Codes<'_> {
         }
     }
 
-    /// Tries to explain codes that are one step off, some up and some down, by inexact quotients or stochastic rounding.
+    /// Tests inexact quotients and stochastic rounding as the cause if codes are one step off, some up and some down.
     pub(super) fn steps(&mut self) {
         let (repr, top) = (self.repr, self.top());
         let distance = |&(cell, i): &(usize, usize)| {
@@ -188,7 +191,7 @@ impl Codes<'_> {
     }
 }
 
-/// Blocks whose scale may have been used instead of a block's own scale: description, and function from a block to the other
+/// Wrong blocks whose scale a kernel may have used: description, and function from the index of a block to that of the wrong
 /// block.
 const BLOCKS: [(&str, fn(&Grid, usize) -> Option<usize>); 7] = [
     ("the block before", |grid, group| grid.neighbour(group, 0, -1)),
@@ -220,7 +223,8 @@ const FACTORS: [f32; 14] = [
     1.1,
 ];
 
-/// An order of the elements of a block: description, and function from index and number of elements to the position.
+/// A wrong order of the elements of a block: description, and function from stored index and block length to the index of the
+/// element.
 type Permuted = (&'static str, fn(usize, usize) -> usize);
 
 const PERMUTED: &[Permuted] = &[

@@ -1,4 +1,4 @@
-//! Handles codes that differ too rarely, or too far from each other, to name a cause; and whole rows that are exchanged.
+//! Handles differences of codes that are too rare or too scattered to name a cause, and whole rows that are exchanged.
 
 use std::collections::BTreeSet;
 
@@ -9,21 +9,22 @@ use crate::parity::place::Place;
 use crate::parity::scales::isolated;
 use crate::parity::verify::Tally;
 
-/// Minimum number of differing codes for which a cause is named. Fewer codes fit some of the hundred tried causes by chance,
-/// because most of these codes are one step off, as many causes predict.
+/// Minimum number of differing codes for which a cause is reported. Fewer differences would fit some of the hundred tried causes
+/// by chance: most are one step off, as many causes predict.
 const FEW: usize = 6;
-/// Fewer than `FEW` differing codes are too few only if they are also less than one in `RARE` of all codes.
+/// Fewer than `FEW` differing codes are called isolated only if they are also less than 1 / `RARE` of all codes.
 const RARE: usize = 100;
-/// Differing codes count as scattered only if they are less than one in `SELDOM` of the codes at their place. A larger share has
-/// a cause, even if this cause is unknown.
+/// Differing codes are called scattered only if they are less than 1 / `SELDOM` of the codes in their rows and columns. A larger
+/// fraction cannot be chance, even if its cause is unknown.
 const SELDOM: usize = 20;
 /// Maximum number of differing rows. More rows are not tested for an exchange of rows.
 const ROWS: usize = 64;
-/// Minimum precision of a cause: share of its predicted differences that really occur.
+/// Minimum precision of a cause: fraction of the differences it predicts that really occur.
 const PRECISE: f64 = 0.2;
 
 impl Codes<'_> {
-    /// Returns the cause "isolated" if very few codes differ. Zeros that differ only in sign are left to other causes.
+    /// Returns the cause "isolated" if very few codes differ; `None` if they are only zeros with the wrong sign, for which a
+    /// cause can be named.
     pub(super) fn few(&self, tally: &Tally) -> Option<(Cause, String)> {
         let all = self.problem.grid.rows * self.problem.grid.cols;
         let sign = 1u16 << (self.problem.format.element.bits - 1);
@@ -37,14 +38,14 @@ impl Codes<'_> {
         few.then(|| (Cause::Isolated, isolated(tally.wrong_codes, "code")))
     }
 
-    /// True if an explanation fits the differences by chance: it also predicts that most right codes differ, and the differences
-    /// share blocks as rarely as differences at random places do.
+    /// True if an explanation fits the differences only by chance. Then most of the differences that it predicts do not occur,
+    /// and the differences are spread over blocks as if they were at random positions.
     pub(super) fn is_scattered(&self, chosen: &Explanation, tally: &Tally, place: &Place) -> bool {
         let grid = self.problem.grid;
         let share = chosen.explained.len() as f64 / self.wrong.len().max(1) as f64;
         let right = place.len().saturating_sub(tally.wrong_codes) as f64;
         let (hits, misses) = (share * tally.wrong_codes as f64, chosen.alarms * right);
-        // Number of rows of all blocks, and number of these rows that would contain a difference if the differences were at
+        // A cell is one row of a block. `random` is the expected number of cells with a difference if the differences were at
         // random places.
         let cells = (grid.rows * grid.count.1) as f64;
         let random = cells * -(-(tally.wrong_codes as f64) / cells).exp_m1();
@@ -85,7 +86,7 @@ impl Codes<'_> {
         moved.then_some((Cause::Layout, detail))
     }
 
-    /// Codes of a row as the quantizer would store them; `None` if they are unknown.
+    /// Returns the codes of a row as the quantizer would store them; `None` if the input values of the row are unknown.
     fn row_made(&self, row: usize) -> Option<Vec<u16>> {
         let cols = self.problem.grid.cols;
         let (mut at, end) = (row * cols, (row + 1) * cols);

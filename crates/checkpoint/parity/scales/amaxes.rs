@@ -1,4 +1,4 @@
-//! Tests scales that follow from the amax of a part of the block, or from the amax of other blocks.
+//! Tests the hypotheses that scales were computed from the amax of only a part of the block, or of other blocks.
 
 use super::Scales;
 use crate::parity::Cause;
@@ -106,8 +106,8 @@ impl Scales<'_> {
         largest(groups.into_iter().map(|group| self.problem.amax[group]))
     }
 
-    /// Tests if scales come from another group: from its amax if the codes follow the stored scales, otherwise as a copy of its
-    /// scale.
+    /// Tests the hypothesis that each block has the scale of another block, `group(block)`. If the codes fit the stored scales,
+    /// the finding is a wrong amax (`detail`), otherwise a scale that was written to the wrong block (`stale`).
     fn of_group(&mut self, detail: &str, stale: &str, group: impl Fn(usize) -> Option<usize>) {
         if self.view.under_stored {
             self.amax(detail, |scales, block| Some(scales.problem.amax[group(block.group)?]));
@@ -120,7 +120,7 @@ impl Scales<'_> {
     }
 }
 
-/// Roundings of amax that are tried.
+/// Roundings that a kernel may apply to the amax: words for reports, and the function.
 const ROUNDED: [(&str, fn(f32) -> f32); 4] = [
     ("rounded to bf16", to_bf16),
     ("truncated to bf16", cut_to_bf16),
@@ -128,7 +128,8 @@ const ROUNDED: [(&str, fn(f32) -> f32); 4] = [
     ("truncated to an integer", f32::trunc),
 ];
 
-/// Blocks whose amax or scale may have been used instead of that of the block itself.
+/// Wrong blocks whose amax or scale a kernel may have used: description, and function from the position of a block to that of the
+/// wrong block.
 const AT: &[(&str, Origin)] = &[
     ("the other block of two", |[r, c], _| [r, c ^ 1]),
     ("the other row of two", |[r, c], _| [r ^ 1, c]),
@@ -148,8 +149,8 @@ const AT: &[(&str, Origin)] = &[
     ("the block mirrored at the diagonal", |[r, c], _| [c, r]),
 ];
 
-/// Sets of blocks that may share one amax: description, number of rows, and number of blocks across. The sets start at
-/// multiples of these numbers.
+/// Sets of blocks that may share one amax by mistake: description, number of rows of blocks, and number of blocks in a row. The
+/// sets start at multiples of these numbers.
 const TOGETHER: &[(&str, usize, usize)] = &[
     ("of two blocks side by side", 1, 2),
     ("of four blocks side by side", 1, 4),
@@ -165,7 +166,8 @@ const TOGETHER: &[(&str, usize, usize)] = &[
     ("of the tensor", usize::MAX, usize::MAX),
 ];
 
-/// Neighbours of a block: description of the neighbour's amax, description of its scale, rows down, and blocks to the right.
+/// Wrong blocks near a block: text if a kernel used the amax of the wrong block, text if it used the scale, and offset of the
+/// wrong block in rows down and blocks to the right.
 const NEIGHBOURS: &[(&str, &str, isize, isize)] = &[
     ("of the block before", "the scale of the block before", 0, -1),
     ("of the next block", "the scale of the next block", 0, 1),

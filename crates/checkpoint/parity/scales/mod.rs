@@ -1,5 +1,5 @@
-//! Finds out why scales differ from the scales of the quantizer. Each cause is tested on scales that differ and on scales that
-//! match.
+//! Finds out why stored scales differ from the scales of the reference quantizer. Each cause is tested on scales that differ and
+//! on scales that match.
 
 mod amaxes;
 
@@ -17,18 +17,17 @@ use ulplab_core::error::counted;
 use ulplab_core::formats::Scale;
 use ulplab_core::metrics::upper_median;
 
-/// Maximum numbers of sampled blocks: with wrong scales, and with right scales.
+/// Maximum numbers of sampled blocks whose scales differ from the expected ones (`WRONG`) or equal them (`RIGHT`).
 const WRONG: usize = 512;
 const RIGHT: usize = 256;
 /// Minimum number of differing blocks. A property that fewer blocks share may be chance.
 const SEVERAL: usize = 4;
 /// Approximate number of sampled elements.
 const ELEMENTS: usize = 1 << 15;
-/// Maximum number of elements of a block for the test of an amax that leaves out one element.
+/// Maximum block size for tests of an amax that ignores the element at one position of the block: each position needs a test.
 const LANES: usize = 256;
 
-/// If a tensor has at least `MANY` one-byte scales, fewer than `FEW` differing scales are too few: by chance, they fit some
-/// cause.
+/// If fewer than `FEW` of at least `MANY` one-byte scales differ, no cause is named: a cause may fit by chance.
 const FEW: usize = 3;
 const MANY: usize = 64;
 
@@ -38,17 +37,17 @@ pub fn isolated(count: usize, what: &str) -> String {
     format!("{} {verb}, too few to name a cause", counted(count, what))
 }
 
-/// A sampled block, whose scale is examined.
+/// A block of the sample, with its stored and its expected scale.
 struct Block {
     group: usize,
     /// Source values; empty if blocks are too large to examine.
     values: Vec<f32>,
     stored: u32,
-    /// Expected bits of the scale, as they would be stored.
+    /// Bits of the scale that the reference quantizer would store.
     want: u32,
 }
 
-/// A sample of blocks, and the explanations that were tested on it.
+/// A sample of blocks, and the explanations that were tested on this sample.
 struct Scales<'a> {
     problem: &'a Problem<'a>,
     maker: &'a Maker,
@@ -58,7 +57,7 @@ struct Scales<'a> {
     tried: Vec<Explanation>,
 }
 
-/// Finds the causes of scales that differ.
+/// Finds the causes of stored scales that differ from those of the reference quantizer `maker`.
 pub fn classify(maker: &Maker, view: &View, tally: &Tally) -> Vec<Finding> {
     if tally.groups.is_empty() {
         return Vec::new();
@@ -139,8 +138,8 @@ impl<'a> Scales<'a> {
         self.tried.extend(tried);
     }
 
-    /// Tests a cause that tells which scales differ, but not their values. `differs` is true for the blocks whose scales the
-    /// cause changes.
+    /// Tests a cause that predicts which scales differ, but not the stored values: `differs` is true for a block whose scale is
+    /// predicted to differ.
     fn differs(&mut self, cause: Cause, detail: impl Into<String>, differs: impl Fn(&Self, &Block) -> bool) {
         self.hold(cause, detail, |scales, block| {
             let differs = differs(scales, block);
@@ -148,7 +147,7 @@ impl<'a> Scales<'a> {
         });
     }
 
-    /// Tests scales that follow from another amax. `of` computes this amax.
+    /// Tests the hypothesis that the rule computed the scale from a wrong amax. `of` returns this amax for a block.
     fn amax(&mut self, detail: impl Into<String>, of: impl Fn(&Self, &Block) -> Option<f32>) {
         self.hold(Cause::Amax, detail, |scales, block| {
             let amax = of(scales, block)?;
@@ -157,8 +156,8 @@ impl<'a> Scales<'a> {
         });
     }
 
-    /// Tests scales that the rule derives from another number instead of amax. `of` computes this number from the values of the
-    /// block.
+    /// Tests the hypothesis that the rule computed the scale from a wrong amax. `of` computes this amax from the source values of
+    /// a block.
     fn of_values(&mut self, detail: impl Into<String>, of: impl Fn(&[f32]) -> f32) {
         self.amax(detail, |_, block| (!block.values.is_empty()).then(|| of(&block.values)));
     }
@@ -233,7 +232,7 @@ impl<'a> Scales<'a> {
         }
     }
 
-    /// Scale of an NVFP4 block before rounding.
+    /// Returns the scale of an NVFP4 block before it is rounded to E4M3; `None` for other formats.
     fn exact(&self, block: &Block) -> Option<f64> {
         let Scale::E4m3(rule) = self.scale() else { return None };
         let amax = f64::from(self.problem.amax[block.group]);
@@ -246,7 +245,7 @@ impl<'a> Scales<'a> {
     }
 
     fn others(&mut self) {
-        // Try one factor for all amaxes: estimate the factor from the blocks that differ.
+        // Test the hypothesis that every amax was multiplied by one factor, which is estimated from the blocks that differ.
         let ratio = |block: &Block| {
             let (stored, want) = (self.problem.value(block.stored), self.problem.value(block.want));
             Some(f64::from(stored) / f64::from(want)).filter(|ratio| ratio.is_finite() && *ratio > 0.0)
@@ -270,7 +269,7 @@ impl<'a> Scales<'a> {
         }
     }
 
-    /// Tests an amax that leaves out one element, at the same position in all blocks.
+    /// Tests the hypotheses that the amax leaves out the element at one fixed position of every block.
     fn without_elements(&mut self) {
         let size = self.wrong.iter().map(|block| block.values.len()).max().unwrap_or(0);
         if size > LANES {
@@ -303,7 +302,8 @@ impl<'a> Scales<'a> {
     }
 
     fn limits(&mut self) {
-        // With few scales, the smallest and the largest of them look like limits.
+        // Skip small samples: the smallest and the largest of a few scales would be mistaken for limits to which scales are
+        // clamped.
         if self.wrong.len() < SEVERAL {
             return;
         }
@@ -333,7 +333,7 @@ impl<'a> Scales<'a> {
         let highest = match self.scale() {
             Scale::E8m0(_) => Some(254),
             Scale::E4m3(_) => Some(0x7e),
-            // These types have no limit that scales reach.
+            // Scales do not reach the largest value of these types.
             Scale::F32(_) | Scale::Half(..) | Scale::Affine(_) => None,
         };
         let detail = "of scales: the largest code or NaN";
@@ -342,7 +342,8 @@ impl<'a> Scales<'a> {
         });
     }
 
-    /// Describes scales that no cause explains, and derives a cause from patterns if there are any.
+    /// Describes the differing scales `open`, which no tried cause explains. Returns "layout" as the cause if the stored scales
+    /// are a permutation of the expected ones, else "unknown".
     fn evidence(&self, open: &[usize], tally: &Tally) -> (Cause, String) {
         if self.is_permutation(tally) {
             let detail = "the right scales at other places, in an order that has no name here";
