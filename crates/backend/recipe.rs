@@ -1,4 +1,4 @@
-//! The rounding steps of a recipe, as an experiment file writes them.
+//! The rounding steps of a recipe, as they are written in an experiment file.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -6,34 +6,36 @@ use std::ops::RangeInclusive;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Round what passes at some sites. Rounds apply in their order: where two cover a place, the second rounds what the first has left.
+/// One rounding step: rounds the tensors at some sites of the model to a format. Steps apply in their order: where two steps
+/// cover a tensor, the second step rounds the result of the first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Round {
-    /// Site pattern; `*` matches one name between dots or a part of it, `**` any number of names.
+    /// Pattern of site names. `*` matches one name between dots or a part of such a name; `**` matches any number of names.
     pub at: String,
-    /// A KV record (`v4_fp8`), a named format (`nvfp4`) or a format string (`e2m1/b16:e4m3/t:f32`).
+    /// Number format: a KV-cache record (`v4_fp8`), a named format (`nvfp4`) or a format string (`e2m1/b16:e4m3/t:f32`).
     pub format: String,
-    /// Only some channels: `nope` or `rope`.
+    /// Rounds only the channels without RoPE (`nope`), or only the channels with RoPE (`rope`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<Segment>,
-    /// Only one reader of the tensor: `key` or `value`.
+    /// Rounds a KV vector only where attention reads it as `key`, or only where attention reads it as `value`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Reader>,
-    /// Only some layers, e.g. `"0-9,30"`.
+    /// Rounds only in these layers, e.g. `"0-9,30"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers: Option<String>,
-    /// Only some channels of every row, e.g. `"0-63,448"`. The tensor is encoded whole, and only these are used of it.
+    /// Rounds only these channels of every row, e.g. `"0-63,448"`. The whole tensor is encoded, but only these channels of the
+    /// result are used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channels: Option<String>,
-    /// Only some tokens, by their positions in the window, e.g. `"100-199"`; of a compressed cache some entries. The tensor is
-    /// encoded whole, and only these are used of it.
+    /// Rounds only the tokens at these positions in the window, e.g. `"100-199"`; in a compressed cache, only these entries. The
+    /// whole tensor is encoded, but only these rows of the result are used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<String>,
-    /// Rotate by a Hadamard matrix before rounding, and leave the tensor rotated.
+    /// Rotates the tensor by a Hadamard matrix before rounding. The tensor stays rotated.
     #[serde(default)]
     pub hadamard: bool,
-    /// Storage of a token's heads: each is a row by default.
+    /// Storage of a token's heads; by default, each head is a row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heads: Option<Heads>,
     /// Layout of a recurrent state's matrices: `kv` by default.
@@ -41,7 +43,7 @@ pub struct Round {
     pub layout: Option<Layout>,
 }
 
-/// Numbers of a state's matrices that are neighbours, and so share a scale.
+/// Layout of a recurrent state's matrices: decides which numbers are neighbours in a row and so share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Layout {
@@ -55,13 +57,13 @@ pub enum Layout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Heads {
-    /// All as one row: a scale per token is for all of them, a scale per channel for a channel of one head.
+    /// All heads of a token are one row. A scale per token covers all heads; a scale per channel covers one channel of one head.
     Joined,
-    /// Each as a tensor of its own: a scale per tensor is for a head, a scale per channel for a channel of one head.
+    /// Each head is a separate tensor. A scale per tensor covers one head; a scale per channel covers one channel of one head.
     Apart,
 }
 
-/// Some channels of a KV vector.
+/// The channels of a KV vector without or with RoPE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Segment {
@@ -71,7 +73,7 @@ pub enum Segment {
     Rope,
 }
 
-/// One reader of a KV vector.
+/// One use of a KV vector in attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Reader {
@@ -84,8 +86,8 @@ pub enum Reader {
 pub struct Ranges(Vec<RangeInclusive<usize>>);
 
 impl Ranges {
-    /// Parses numbers below `count`; `usize::MAX` means no limit. Error messages call one number `one` (`layer`) and several
-    /// `many` (`layers`).
+    /// Parses numbers below `count`; `usize::MAX` means no limit. `one` and `many` are the nouns for error messages, e.g. `layer`
+    /// and `layers`.
     ///
     /// # Errors
     /// Returns an error if a part is not a number or a range, if a range descends, or if a number is not below `count`.

@@ -18,8 +18,8 @@ pub fn stand_in(kernels: &[String], dtype: Type) -> Result<Option<StandIn>, Mist
     Ok((!chosen.is_empty()).then(|| StandIn::new(Box::new(Worker::start(chosen)), dtype)))
 }
 
-/// Finds the kernels that a recipe names among the variants of the operations `ops`. `compositions` has the compositions of these
-/// operations.
+/// Finds the kernels that a recipe names among the variants of the operations `ops`. `compositions` has the variants of these
+/// operations whose launches are built in Rust.
 ///
 /// # Errors
 /// Same as [`stand_in`].

@@ -10,7 +10,7 @@ use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Head, Mistake, Reading};
 use ulplab_core::error::{Error, Result};
 
-/// Model and texts of an experiment: the model's folder, configuration and tokenizer, without weights, and the windows of text.
+/// Model and texts of an experiment: the model's folder, configuration and tokenizer, but not its weights, and the text windows.
 #[derive(Default)]
 pub struct Inputs {
     /// Folder of the checkpoint, if there is a model.
@@ -30,7 +30,7 @@ impl Inputs {
     /// Finds the model of an experiment. The texts are not read here but by [`read_texts`](Self::read_texts).
     ///
     /// # Errors
-    /// If the model or its tokenizer cannot be read. The error names the line of `model` in the file.
+    /// Returns an error if the model or its tokenizer cannot be read. The error names the line of `model` in the file.
     pub fn find(file: &ExperimentFile, head: &Head, reading: Reading, datasets: &Datasets) -> Result<Self> {
         let of_model = |error| file.of_data(Mistake::at("model", ""), error);
         let inert = head.inert.clone();
@@ -62,7 +62,7 @@ impl Inputs {
     /// Reads the windows of text. Without a model, each byte of a text is a token.
     ///
     /// # Errors
-    /// If a text cannot be read or is too short. The error names the line of the window in the file.
+    /// Returns an error if a text cannot be read or is too short. The error names the line of the window in the file.
     pub fn read_texts(
         &mut self,
         file: &ExperimentFile,
@@ -82,7 +82,7 @@ impl Inputs {
     /// Opens the checkpoint.
     ///
     /// # Errors
-    /// If there is no model, or its files cannot be read.
+    /// Returns an error if there is no model, or its files cannot be read.
     pub fn open(&self) -> Result<Checkpoint> {
         let folder = self.folder.as_deref();
         let folder = folder.ok_or_else(|| Error::Usage("the experiment has no model".into()))?;
@@ -92,7 +92,7 @@ impl Inputs {
     /// Loads the model, if there is one.
     ///
     /// # Errors
-    /// If its files cannot be read.
+    /// Returns an error if its files cannot be read.
     pub fn load(&self) -> Result<Option<Box<dyn Model<f32>>>> {
         let folder = self.folder.as_ref();
         folder.map(|_| self.open()?.load()).transpose()
@@ -102,7 +102,7 @@ impl Inputs {
 /// Returns the name and the blake3 digest of every file of the model and of the texts.
 ///
 /// # Errors
-/// If a file differs from its entry in the manifest of the data sets.
+/// Returns an error if a file differs from its entry in the manifest of the data sets.
 pub fn verified(reading: Reading, datasets: &Datasets) -> Result<Vec<(String, String)>> {
     let texts: BTreeSet<&str> = reading.windows.iter().map(|window| window.text.as_str()).collect();
     let mut data = Vec::new();

@@ -91,7 +91,7 @@ impl Parts {
     }
 }
 
-/// Refuses a plan with more than `MOST_CELLS` cells.
+/// Returns an error if a plan has more than `MOST_CELLS` cells.
 pub fn check_cells(plan: &Plan) -> Result<(), Mistake> {
     let (windows, phases) = (plan.windows.len(), plan.phases.len());
     let recipes = plan.recipes.iter().filter(|recipe| recipe.name != REFERENCE).count();
@@ -107,7 +107,7 @@ pub fn check_cells(plan: &Plan) -> Result<(), Mistake> {
     Mistake::refuse(!plan.by_case() && cells > MOST_CELLS, key, message)
 }
 
-/// Refuses a run that does not fit into `limit` bytes, or that exceeds the model's context.
+/// Returns an error if a run needs more than `limit` bytes of memory, or has more tokens than the model's context.
 pub fn check_size(
     study: &dyn Study,
     config: Option<&dyn Config>,
@@ -204,7 +204,7 @@ pub fn weights(config: &dyn Config) -> f64 {
     config.tensors().iter().map(numbers).sum()
 }
 
-/// Returns the number of values that are kept of a window for comparison: tensors at the compared sites, the scores by which
+/// Returns the number of values of a window that are stored for comparison: tensors at the compared sites, the scores by which
 /// cache entries were selected, and the output.
 fn trace(config: &dyn Config, tokens: f64) -> f64 {
     let path = config.path();

@@ -13,8 +13,8 @@ pub fn at(blank: &Record, layer: Option<u32>, site: impl Into<String>) -> Record
     }
 }
 
-/// Returns one record for each metric that is defined on the evidence: `blank` with the measurement filled in. `shape` is the
-/// shape of the tensor that contains the worst element. That element is stored in the record of the maximum absolute error.
+/// Returns one record for each metric that can be computed from `evidence`: `blank` with the metric's value filled in. `shape` is
+/// the shape of the tensor that contains the worst element. That element is stored in the record of the maximum absolute error.
 pub fn records<E: Evidence>(blank: &Record, evidence: &E, shape: &[usize]) -> impl Iterator<Item = Record> {
     let (nonfinite_want, nonfinite_got) = evidence.nonfinite();
     metrics::measure_all(evidence).map(move |(metric, value)| {

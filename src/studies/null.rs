@@ -1,5 +1,5 @@
 //! The null experiment, on which the gates of a study are calibrated. It computes the study's recipes correctly on other data of
-//! the same distribution, and also with noise in place of their rounding errors.
+//! the same distribution. Recipes may also be computed with noise in place of their rounding errors.
 
 use std::collections::HashMap;
 
@@ -23,11 +23,12 @@ pub struct Wanted {
     pub gain: Option<f64>,
 }
 
-/// The null experiment that measures the wanted recipes.
+/// The null experiment, which measures correct code to calibrate gates.
 pub struct Null {
-    /// Keys of the null experiment, which has a multiple of the study's data, and one recipe for each wanted recipe.
+    /// Keys of the null experiment: several times as much data as the study has, and one recipe for each wanted recipe.
     pub body: Map<String, Value>,
-    /// For each wanted recipe, the name of the recipe that stands for it, or the reason why there is none.
+    /// For each wanted recipe, the name of the recipe that replaces it in the null experiment, or the reason why it has no
+    /// replacement.
     pub names: Vec<Result<String, String>>,
 }
 
@@ -52,7 +53,7 @@ pub trait Candidate: Clone + Serialize + DeserializeOwned {
     /// Returns the recipe as correct code computes it, and true if the recipe rounds anything.
     ///
     /// # Errors
-    /// If correct code on the CPU cannot compute the recipe. The error is the reason.
+    /// Returns an error if correct code on the CPU cannot compute the recipe. The error is the reason.
     fn right(&self, _phase: Phase) -> Result<(Self, bool), String> {
         Ok((self.clone(), true))
     }
@@ -65,7 +66,7 @@ pub fn louder<R: Candidate>(recipe: &R, name: String, gain: f64) -> R {
     serde_json::from_value(keys).expect("a recipe has these keys")
 }
 
-/// Returns the value that `make` gives for each recipe, by the recipe's name. A mistake gets the recipe as its place in the file.
+/// Calls `make` for each recipe, and returns the results by recipe name. An error points to the recipe's entry in the file.
 pub fn each<'a, R: Candidate, T>(
     recipes: &'a [R],
     make: impl Fn(&'a R) -> Result<T, Mistake>,
@@ -128,7 +129,7 @@ impl Null {
     }
 }
 
-/// Returns `draws` times as many windows as `own`, drawn from the same texts. None of the new windows is in `own`.
+/// Returns `draws` times as many windows as `own`, at other random positions of the same texts.
 fn redrawn(own: &[Window], draws: usize) -> Vec<Window> {
     let mut all: Vec<Window> = Vec::with_capacity(draws * own.len());
     for window in own.iter().cycle().take(draws * own.len()) {

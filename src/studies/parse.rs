@@ -21,10 +21,10 @@ pub struct ParsedExperiment {
 }
 
 impl ParsedExperiment {
-    /// Gives the study its recipes, if the file names the recipes by patterns.
+    /// If the file selects recipes by patterns, replaces the study by a copy with the recipes that match.
     ///
     /// # Errors
-    /// If a pattern matches nothing.
+    /// Returns an error if a pattern matches nothing.
     pub fn resolve(&mut self, file: &ExperimentFile) -> Result<()> {
         if let Some(study) = self.study.resolve(file)? {
             self.experiment.body = study.body();
@@ -33,8 +33,8 @@ impl ParsedExperiment {
         Ok(())
     }
 
-    /// Returns a mistake with this message about the name of a cell. Its place in the file is the cell's recipe or window: the
-    /// one with the longer name, which makes the name of the cell too long.
+    /// Returns a mistake with this message for a cell whose name is too long. If the name of the cell's recipe is longer than the
+    /// name of its window, the mistake points to the recipe in the file, else to the window.
     pub fn place_of(&self, cell: &Cell, message: String) -> Mistake {
         let plan = self.study.plan();
         let window = &plan.windows[cell.window];
@@ -59,7 +59,7 @@ impl ParsedExperiment {
 /// names are errors.
 ///
 /// # Errors
-/// If the file has a mistake. The first mistake is returned, with its line.
+/// Returns an error if the file has a mistake. The first mistake is returned, with its line.
 pub fn parse(file: &ExperimentFile) -> Result<ParsedExperiment> {
     let head = file.head()?;
     let Some(kind) = STUDIES.iter().find(|kind| kind.name == head.kind) else {
@@ -82,7 +82,7 @@ pub fn parse(file: &ExperimentFile) -> Result<ParsedExperiment> {
 /// Returns the study of a stored experiment.
 ///
 /// # Errors
-/// If the keys cannot be read.
+/// Returns an error if the keys cannot be read.
 pub fn read(experiment: &Experiment) -> Result<Box<dyn Study>> {
     let kind = STUDIES.iter().find(|kind| kind.name == experiment.kind);
     let kind = kind.ok_or_else(|| Error::Usage(format!("the run is of an unknown kind, '{}'", experiment.kind)))?;
@@ -92,7 +92,7 @@ pub fn read(experiment: &Experiment) -> Result<Box<dyn Study>> {
 /// Returns the study of an experiment as the type `B`; `None` if the experiment is of another kind.
 ///
 /// # Errors
-/// If the experiment's keys cannot be read.
+/// Returns an error if the experiment's keys cannot be read.
 pub fn read_as<B: Study + DeserializeOwned + 'static>(experiment: &Experiment) -> Result<Option<B>> {
     let known = |kind: &Kind| kind.name == experiment.kind && (kind.id)() == TypeId::of::<B>();
     if !STUDIES.iter().any(known) {
@@ -128,7 +128,7 @@ fn check_keys(keys: &[String], kind: &Kind) -> Result<(), Mistake> {
     let foreign = keys.iter().filter(|key| !known().any(|name| name == *key));
     let foreign: Vec<(&String, Option<String>)> = foreign.map(|key| (key, whose(key))).collect();
     let told = match foreign.as_slice() {
-        // The study's own parser reports this case: its message names the nearest key, and the missing keys.
+        // Accept a single key that no kind has: the study's own parser reports it later, with the nearest key and missing keys.
         [] | [(_, None)] => return Ok(()),
         [(key, Some(whose))] => format!("'{key}'; {whose}"),
         several if several.iter().all(|(_, whose)| whose.is_none()) => {

@@ -1,7 +1,7 @@
-//! Child processes that share a run. Each works on the cells of one operation at a time, or on a share of that operation's cases
-//! and of its planted faults, as with `--partition op:NAME:M/N`.
+//! Child processes that share a run. Each process runs the cells of one operation at a time, or a part of the operation's cases
+//! and planted faults, as with `--partition op:NAME:M/N`.
 //!
-//! They are processes, not threads: a kernel that makes an illegal access or never returns ends the process that launched it.
+//! Threads would not do: a kernel that makes an illegal access or never returns ends the whole process that launched it.
 //! Only the files that a process leaves in the run's folder count: the cells of a process that ended early are missing, and the
 //! run is incomplete.
 
@@ -46,7 +46,7 @@ impl Processes {
     /// line if a process is killed. The run's folder tells whether the run is complete.
     ///
     /// # Errors
-    /// If a process cannot be started, or a signal came.
+    /// Returns an error if a process cannot be started, or if this process receives a signal.
     pub fn run(&self, folder: &Folder, cells: &[Cell], bar: &ProgressBar) -> Result<()> {
         let queue = Mutex::new(self.pieces.iter().collect::<VecDeque<_>>());
         let next = || queue.lock().ok()?.pop_front();
@@ -112,7 +112,7 @@ pub fn cores() -> usize {
 }
 
 /// Returns the number of threads for each of `processes` processes on a machine with `cores` cores. An option on the command line
-/// overrides it.
+/// overrides this number.
 pub fn threads_of(cores: usize, processes: usize) -> usize {
     (THREADS_OF_A_CORE * cores / processes.max(1)).clamp(2, cores.clamp(2, 1024))
 }

@@ -54,8 +54,8 @@ pub fn point(candidate: &Candidate, cost: f64, error: f64, detail: String) -> Po
     }
 }
 
-/// Returns a table of a metric with its confidence intervals: a row for each recipe with a note, and a column for each source.
-/// `site` gives the record's site for a source name.
+/// Returns a table of a metric with its confidence intervals. `recipes` lists the rows: the name of a recipe, and a note. Each
+/// source has a column. `site` gives the record's site for a source name.
 pub fn by_source<'a, T>(
     run: &Summarized,
     sources: &[Source<T>],

@@ -1,27 +1,27 @@
-//! Checks of studies that have sources and draws.
+//! Checks of studies with data sources and random samples (draws).
 
 use super::parse::{is_name, no_name};
 use super::study::check_among;
 use crate::experiment::{Mistake, Reading, Source};
 use ulplab_core::record::Phase;
 
-/// Larger numbers of draws, or of values in a draw, are refused as mistakes: such a run would not end, or would not fit in
-/// memory.
+/// Limits on the number of random samples and on the values in a sample. Larger numbers are refused as mistakes: such a run would
+/// not end, or would not fit in memory.
 const MOST_DRAWS: usize = 1 << 20;
 const MOST_NUMBERS: usize = 1 << 32;
 
-/// Returns the names of the drawn windows.
+/// Returns the names of the windows with random samples: `draw-1`, `draw-2`, ….
 pub fn draw_names(draws: usize) -> impl Iterator<Item = String> {
     (1..=draws).map(|draw| format!("draw-{draw}"))
 }
 
-/// Returns a text such as `4 draws of 64 × 1024`; `None` without draws.
+/// Returns a text such as `4 draws of 64 × 1024`; `None` if `draws` is 0.
 pub fn drawn(draws: usize, each: &str) -> Option<String> {
     let noun = if draws == 1 { "draw" } else { "draws" };
     (draws > 0).then(|| format!("{draws} {noun} of {each}"))
 }
 
-/// Returns a text such as `4 draws of 2 heads × 1024 steps`, without the heads if there is only one; `None` without draws.
+/// Returns a text such as `4 draws of 2 heads × 1024 steps`, without the heads if there is only one; `None` if `draws` is 0.
 /// `words` are the names of rows and columns.
 pub fn drawn_of(draws: usize, [rows, cols]: [usize; 2], words: [&str; 2]) -> Option<String> {
     let all = format!("{rows} {} × {cols} {}", words[0], words[1]);
@@ -29,8 +29,8 @@ pub fn drawn_of(draws: usize, [rows, cols]: [usize; 2], words: [&str; 2]) -> Opt
     drawn(draws, &each)
 }
 
-/// Returns the names that records have as site. For sources at sites of a model, also returns the name in layer 0, which stands
-/// for all layers.
+/// Returns the site names in records of these sources. For sources at sites of a model, also returns the name in layer 0, which
+/// stands for all layers.
 pub fn site_names<'a, T>(
     sources: &'a [Source<T>],
     is_site: impl Fn(&T) -> bool + 'a,
@@ -50,7 +50,7 @@ pub fn check_recipes<R>(recipes: &[R]) -> Result<(), Mistake> {
     )
 }
 
-/// Checks that there are phases to run in.
+/// Returns an error if the list of phases is empty.
 pub fn check_phases(phases: &[Phase]) -> Result<(), Mistake> {
     let message = "phases is missing: expected phases = [\"local\", \"cumulative\"], or one of the two";
     Mistake::refuse(phases.is_empty(), "phases", message)
@@ -69,8 +69,9 @@ pub fn check_sources<T>(sources: &[Source<T>], check: impl Fn(&T) -> Result<(), 
     })
 }
 
-/// Checks the sources of an experiment with draws and text. `check` must accept each source; drawn sources need draws; sources
-/// for which `is_site` is true (sites of a model) need text. Returns true if there is a source at sites of a model.
+/// Checks the sources of an experiment with random samples and text. `check` must accept each source. Random sources need
+/// `draws`; sources for which `is_site` is true (sites of a model) need text. Returns true if there is a source at sites of a
+/// model.
 pub fn check_sources_and_windows<T>(
     sources: &[Source<T>],
     check: impl Fn(&T) -> Result<(), String>,
@@ -91,7 +92,8 @@ pub fn check_sources_and_windows<T>(
     Ok(sites)
 }
 
-/// Checks that draws are given if, and only if, some source is `drawn`. `words` names the two numbers of `shape` in messages.
+/// Checks that the keys for random samples are within their limits, and are given if, and only if, a source is random (`drawn`).
+/// `words` names the two numbers of `shape` in messages.
 pub fn check_draws(draws: usize, shape: [usize; 2], words: &str, drawn: bool) -> Result<(), Mistake> {
     let message = format_args!("drawn sources need draws = N and shape = {words}");
     Mistake::refuse(drawn && (draws == 0 || shape.contains(&0)), "draws", message)?;
@@ -105,13 +107,13 @@ pub fn check_draws(draws: usize, shape: [usize; 2], words: &str, drawn: bool) ->
     Mistake::refuse((draws > 0 || shape != [0, 0]) && !drawn, "draws", message)
 }
 
-/// Returns checkpoints: `first`, then each twice the previous one, up to `last`.
+/// Returns checkpoints (numbers of steps or tokens): `first`, then each twice the previous one, up to `last`.
 pub fn doublings(first: usize, last: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(first), |at| Some(2 * at)).take_while(move |at| *at <= last)
 }
 
-/// Checks that a gate's pattern `at` matches a site of an experiment with checkpoints. If the experiment's shape was made too
-/// small to reach the checkpoint, the message says how many steps or tokens (`unit`) the gate needs.
+/// Checks that a gate's pattern `at` matches a site of an experiment with checkpoints. If a draw ends before the gate's
+/// checkpoint, the message says how many steps or tokens (`unit`) the gate needs.
 pub fn check_checkpoint(
     at: &str,
     sites: impl Iterator<Item = String>,

@@ -36,13 +36,13 @@ use ulplab_core::metrics::Metric;
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::{Phase, Record};
 
-/// An experiment of one kind, as its file describes it. Each window gives data; an exact reference is computed once per window;
-/// each recipe computes the same result in its own way; records measure the differences. [`Show`] defines what reports contain.
+/// An experiment of one kind, as its file describes it. For each window of data, an exact reference is computed once, and each
+/// recipe computes the same result in its own way. Records measure the differences. [`Show`] defines the content of reports.
 pub trait Study: Keys + Show + Send + Sync {
     /// Checks the study before any data is read.
     ///
     /// # Errors
-    /// If the study has a mistake. The first mistake is returned, with its place in the file.
+    /// Returns an error if the study has a mistake. The first mistake is returned, with its place in the file.
     fn check(&self) -> Result<(), Mistake>;
 
     /// Returns the windows, the phases, and the recipes that run in them.
@@ -57,14 +57,14 @@ pub trait Study: Keys + Show + Send + Sync {
     /// layers.
     ///
     /// # Errors
-    /// If no record has such a site.
+    /// Returns an error if no record has such a site.
     fn check_site(&self, at: &str) -> Result<(), String>;
 
     /// Checks that a gate's site and metric are measured in this model. [`check_site`](Self::check_site) accepts the sites of all
     /// models.
     ///
     /// # Errors
-    /// If the model has no such site, or the metric is not measured at the site.
+    /// Returns an error if the model has no such site, or the metric is not measured at the site.
     fn check_measured(&self, _rule: &Rule, _metric: &Metric, _config: &dyn Config) -> Result<(), Mistake> {
         Ok(())
     }
@@ -73,7 +73,7 @@ pub trait Study: Keys + Show + Send + Sync {
     /// checked.
     ///
     /// # Errors
-    /// If a gate has a mistake. The first mistake is returned, with its place in the file.
+    /// Returns an error if a gate has a mistake. The first mistake is returned, with its place in the file.
     fn check_gates(&self, gates: &[Rule], plan: &Plan, config: Option<&dyn Config>) -> Result<(), Mistake> {
         let measured =
             |gate: &Rule, metric: &Metric| config.map_or(Ok(()), |config| self.check_measured(gate, metric, config));
@@ -89,25 +89,27 @@ pub trait Study: Keys + Show + Send + Sync {
     /// Adds estimates of the memory in use while `at_once` cells are measured in parallel.
     fn memory(&self, parts: &mut Parts, config: Option<&dyn Config>, at_once: f64);
 
-    /// Resolves the formats, sites and kernels of all recipes, and checks that they fit together.
+    /// Resolves the formats, sites and kernels of all recipes, and checks that the parts of each recipe fit together.
     ///
     /// # Errors
-    /// If something does not exist or does not fit. The first mistake is returned, with its place in the file.
+    /// Returns an error if a format, site or kernel does not exist, or if the recipe's parts do not fit together. The first
+    /// mistake is returned, with its place in the file.
     fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake>;
 
     /// Returns the null experiment, on which the study's gates are calibrated: `draws` times as much data of the same
-    /// distribution, in these phases, with a recipe for each wanted one.
+    /// distribution, in these phases, with a recipe for each entry of `wanted`.
     ///
     /// # Errors
-    /// If gates of this kind are not calibrated, with the reason.
+    /// Returns the reason if gates of this kind are not calibrated.
     fn null(&self, _draws: usize, _phases: &[Phase], _wanted: &[Wanted]) -> Result<Null, String> {
         Err("nothing is drawn for gates of this kind".into())
     }
 
-    /// Returns the study with its recipes, if its file names recipes by patterns of kernels on this machine; else `None`.
+    /// If the experiment file selects recipes by patterns of kernel names, returns a copy of the study with the matching kernels;
+    /// else `None`.
     ///
     /// # Errors
-    /// If a pattern matches nothing, or the kernels cannot be read.
+    /// Returns an error if a pattern matches nothing, or the kernels cannot be read.
     fn resolve(&self, _file: &ExperimentFile) -> Result<Option<Box<dyn Study>>> {
         Ok(None)
     }
@@ -115,23 +117,23 @@ pub trait Study: Keys + Show + Send + Sync {
     /// Returns the cells of the plan that the user's options may select; by default all cells.
     ///
     /// # Errors
-    /// If an option that selects cells has a mistake.
+    /// Returns an error if an option that selects cells has a mistake.
     fn selectable(&self, plan: &Plan) -> Result<Vec<Cell>, Mistake> {
         Ok(plan.cells())
     }
 
-    /// True if recipes run on a GPU.
+    /// True if recipes run kernels on a GPU.
     fn uses_gpu(&self) -> bool {
         false
     }
 }
 
-/// A planned run that has not opened its folder yet.
+/// A run that is planned, but whose folder is not created or opened yet.
 pub struct Planned<'a> {
     pub manifest: &'a mut Manifest,
     /// The selected cells, in the order of the plan.
     pub cells: &'a mut Vec<Cell>,
-    /// The folder of a run that other processes may have started.
+    /// Folder of the run if this process runs only a partition of it. Another process may already have created the folder.
     pub shared: Option<&'a Path>,
     /// True if results are printed as JSON Lines.
     pub json: bool,
@@ -146,13 +148,13 @@ pub struct Measured<'a> {
     pub json: bool,
 }
 
-/// Recipes that are ready to run. Most studies implement only [`run`](Self::run). A study overrides further steps if its cells
-/// need a device or other resource that must be opened, shared or counted first.
+/// Recipes that are ready to run. Most studies implement only [`run`](Self::run). A study overrides further steps if, for
+/// example, its cells need a device that must be opened, or are shared among processes.
 pub trait ReadyRecipes {
     /// Checks that the requirements of the selected cells are met, and adds to the manifest the inputs that results depend on.
     ///
     /// # Errors
-    /// If something is missing, with its place in the file.
+    /// Returns an error if a requirement is not met. The error has the place of the mistake in the file.
     fn prepare(&mut self, _file: &ExperimentFile, _cells: &[Cell], _manifest: &mut Manifest) -> Result<()> {
         Ok(())
     }
@@ -160,7 +162,7 @@ pub trait ReadyRecipes {
     /// Opens the device that the cells run on, and adds it to the manifest. If an exit code is returned, the run ends here.
     ///
     /// # Errors
-    /// If the device cannot be opened.
+    /// Returns an error if the device cannot be opened.
     fn open(&mut self, _planned: Planned) -> Result<Option<Exit>> {
         Ok(None)
     }
@@ -168,7 +170,7 @@ pub trait ReadyRecipes {
     /// Returns the child processes that share the cells; `None` if this process runs all cells.
     ///
     /// # Errors
-    /// If the user asks for something that the machine does not have.
+    /// Returns an error if the user requests a device that the machine does not have.
     fn processes(&self, _manifest: &Manifest, _cells: &[Cell]) -> Result<Option<Processes>> {
         Ok(None)
     }
@@ -176,10 +178,10 @@ pub trait ReadyRecipes {
     /// Runs the cells, which are in the order of the plan. [`Lab::each_window`] runs cells window by window.
     ///
     /// # Errors
-    /// If the reference, or a kernel that replaces it, fails. Also returns the errors of [`Bench::each`].
+    /// Returns an error if the reference, or a kernel that replaces it, fails. Also returns the errors of [`Bench::each`].
     fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()>;
 
-    /// Checks that the files that the run keeps next to the records of its cells exist.
+    /// Checks that all files other than records exist that the run must write, e.g. results of planted faults.
     ///
     /// # Errors
     /// [`Error::Incomplete`] if a file is missing.
@@ -190,15 +192,15 @@ pub trait ReadyRecipes {
     /// Returns the exit code of a process that has run its share of the cells while cells of other shares are missing.
     ///
     /// # Errors
-    /// If the files that the run keeps cannot be read.
+    /// Returns an error if the files that the run writes cannot be read.
     fn conclude_share(&self, _folder: &Folder, _manifest: &Manifest, _share: &[&Cell]) -> Result<Exit> {
         Ok(Exit::Pass)
     }
 
-    /// Prints the study's additions to the verdicts, and returns the exit code.
+    /// Prints results that only this kind of study has, in addition to the verdicts, and returns the exit code.
     ///
     /// # Errors
-    /// If the files that the run keeps cannot be read, or a file cannot be written.
+    /// Returns an error if the files that the run writes cannot be read, or a file cannot be written.
     fn conclude(&self, measured: Measured) -> Result<Exit> {
         Ok(measured.run.outcome().exit())
     }
@@ -257,8 +259,8 @@ impl<F: Fn(&Bench, &[&Cell]) -> Result<()> + Send + Sync> ReadyRecipes for ByWin
     }
 }
 
-/// Adds to a manifest the digests of the kernel files whose operation is `used`, and the digests of the judgements of these
-/// operations.
+/// Adds to a manifest the digests of the kernel files whose operation is `used`, and the digests of the code that checks outputs
+/// of these operations.
 pub fn add_digests(manifest: &mut Manifest, sources: &[KernelFile], used: impl Fn(&str) -> bool) {
     for source in sources.iter().filter(|source| used(&source.op)) {
         let op = &source.op;
@@ -292,12 +294,12 @@ pub struct Lab<'a> {
 pub struct Share<'a> {
     pub folder: &'a Folder,
     pub partition: Option<&'a Partition>,
-    /// The cells of the share, including finished ones.
+    /// All cells that this process runs, including finished ones.
     pub cells: &'a [&'a Cell],
 }
 
 impl<'a> Lab<'a> {
-    /// Returns a lab without a folder that runs all windows.
+    /// Returns a `Lab` that runs all windows and has no run folder.
     pub fn new(
         plan: &'a Plan,
         inputs: &'a Inputs,
@@ -319,7 +321,7 @@ impl<'a> Lab<'a> {
     /// Runs cells window by window. Loads the model if any cell reads text.
     ///
     /// # Errors
-    /// If `run` fails, or the model cannot be loaded.
+    /// Returns an error if `run` fails, or the model cannot be loaded.
     pub fn each_window(
         &self,
         cells: &[&Cell],
@@ -371,7 +373,7 @@ pub struct Text<'a> {
 pub struct Bench<'a> {
     /// Name of the window.
     pub window: &'a str,
-    /// The text and the model that reads it; `None` if the window's data is drawn.
+    /// The text and the model that reads it; `None` if the window's data is random.
     pub text: Option<Text<'a>>,
     /// Number of bytes of text after the first token; `None` if each token is a byte.
     pub bytes: Option<usize>,
@@ -386,7 +388,7 @@ impl Bench<'_> {
     /// identity but no measurement. A missing entry is an error, because a cell without records would pass every gate.
     ///
     /// # Errors
-    /// If `measure` fails, there is no such recipe, or [`Error::Interrupted`] after a signal.
+    /// Returns an error if `measure` fails or `recipes` has no entry for a cell, and [`Error::Interrupted`] after a signal.
     pub fn each<T: Sync>(
         &self,
         cells: &[&Cell],
@@ -408,7 +410,7 @@ impl Bench<'_> {
 /// Checks that a pattern matches at least one of these sites.
 ///
 /// # Errors
-/// If the pattern matches none. The message names the nearest site.
+/// Returns an error if the pattern matches none. The message names the nearest site.
 pub fn check_among(at: &str, sites: impl Iterator<Item = String>) -> Result<(), String> {
     let sites: Vec<String> = sites.collect();
     match sites.iter().any(|site| matches(at, site)) {

@@ -1,4 +1,4 @@
-//! Compositions (variants whose kernel launches are put together in Rust) of operations that have no package of their own.
+//! Compositions (Rust functions that build the kernel launches of a variant) for operations without a crate of their own.
 
 mod delta_handover;
 

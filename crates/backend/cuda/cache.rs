@@ -23,12 +23,12 @@ impl Cache {
         Self(Some(folder.into()))
     }
 
-    /// True if the cache has a folder, so that entries are kept.
+    /// True if the cache has a folder. Without a folder, [`put`](Self::put) stores nothing.
     pub fn keeps(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Returns the cached machine code of a key, if any.
+    /// Returns the machine code stored under `key`; `None` if an entry is missing or unreadable.
     pub fn get(&self, key: &str) -> Option<Cubin> {
         let folder = self.0.as_ref()?;
         Some(Cubin {

@@ -1,5 +1,5 @@
-//! Compositions: Rust functions that build the launches of a variant, e.g. for models of many operations and for loops over
-//! events. The header of the operation lists these variants without launches.
+//! Compositions: Rust functions that build the launches of a variant, e.g. for models of many operations and for launches in a
+//! loop. The header in the operation's kernel file names such a variant, but lists no launches for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,27 +11,28 @@ use super::header::{Header, Number, Variant};
 use ulplab_core::error::refuse;
 use ulplab_core::input;
 
-/// A function that adds the launches of a variant to a graph, for the graph's case.
+/// A function that adds the launches of a variant to a graph, for the sizes of the graph's test case.
 pub type Composition = fn(&mut Graph) -> Result<(), String>;
 
 /// The variants of an operation whose launches are built in Rust.
 #[derive(Debug)]
 pub struct Compositions {
     pub op: &'static str,
-    /// Operations whose variants the compositions call, separated by spaces.
+    /// Names of the operations whose variants the compositions call, separated by spaces.
     pub calls: &'static str,
-    /// Pairs of the name of a variant and its composition.
+    /// Name of each variant, with the function that builds its launches.
     pub variants: &'static [(&'static str, Composition)],
 }
 
-/// A composition, and the variants of other operations that it may call.
+/// A composition (the function that builds a variant's launches), and the variants of other operations that it may call.
 #[derive(Clone, Debug)]
 pub struct Composed {
     pub composition: Composition,
     pub callable: Arc<Callable>,
 }
 
-/// Variants of other operations by `OP.VARIANT`, each with all names that occur in its header entry.
+/// The variants of other operations that a composition may call, by `OP.VARIANT`. Each variant has the set of all identifiers in
+/// its launches, scratch sizes and conditions.
 #[derive(Debug, Default)]
 pub struct Callable(pub(super) BTreeMap<String, (Variant, BTreeSet<String>)>);
 
@@ -48,7 +49,7 @@ impl Callable {
 }
 
 impl Variant {
-    /// Returns all names in the variant's launches, scratch and needs.
+    /// Returns all identifiers in the variant's launches, scratch sizes and conditions (`needs`).
     fn words(&self) -> BTreeSet<String> {
         let launches = self.prepare.iter().chain(&self.launches).flat_map(|launch| {
             let lists = [&launch.grid, &launch.block].into_iter().chain(&launch.cluster);
@@ -67,10 +68,12 @@ impl Variant {
 }
 
 impl Compositions {
-    /// Assigns the compositions to their variants in a header. `folder` has the kernel files of the called operations.
+    /// Stores each composition in the header's variant with the same name. `folder` has the kernel files of the called
+    /// operations.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be read, if a variant is missing, or if the header lists launches of such a variant.
+    /// Returns an error if a file cannot be read, if the header lacks a variant, or if the header lists launches for a variant
+    /// that a composition builds.
     pub fn put(&self, header: &mut Header, folder: &Path) -> Result<(), String> {
         let mut callable = Callable::default();
         for op in self.calls.split_whitespace() {

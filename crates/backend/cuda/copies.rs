@@ -1,4 +1,4 @@
-//! Device memory of a problem, and the launches of a plan with the addresses of this memory.
+//! Copies a problem (the buffers of a test case) to device memory, and puts the addresses of this memory into launch arguments.
 
 use std::rc::Rc;
 
@@ -19,8 +19,8 @@ pub(super) struct ProblemCopy {
     pub launches: Vec<BoundLaunch>,
 }
 
-/// Existing memory that a copy of a problem uses, with its contents. The lists have one entry for each buffer and for each
-/// scratch of the problem, in order; `None` allocates new memory.
+/// Device memory that a new copy of a problem takes over from an earlier copy, contents included. The lists have one entry for
+/// each buffer and for each scratch of the problem, in order; `None` allocates new memory.
 #[derive(Default)]
 pub(super) struct Reused {
     pub buffers: Vec<Option<Rc<Memory>>>,
@@ -42,8 +42,8 @@ pub(super) struct BoundLaunch {
 
 /// Arguments of a launch.
 pub(super) enum LaunchInputs {
-    /// Kernel arguments twice: first with null pointers in place of taps, then with the taps. A tap is an output that only the
-    /// correctness check reads.
+    /// Two versions of a kernel's arguments: for timing, with null pointers as taps; for the correctness check, with addresses.
+    /// A tap is an output that only this check reads.
     Arguments([Vec<Argument>; 2]),
     Operands(Operands),
 }
@@ -93,7 +93,7 @@ impl ProblemCopy {
     }
 }
 
-/// The case, problem and plan that define the names in launch arguments.
+/// Looks up the names of launch arguments: sizes in the case, buffers and scalars in the problem, scratch in the plan.
 struct Names<'a> {
     case: &'a Case,
     problem: &'a Problem,

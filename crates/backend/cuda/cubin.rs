@@ -26,12 +26,13 @@ pub struct Entry {
     pub parameters: Vec<u32>,
 }
 
-/// Constants of `.nv.info` sections: the format byte of an attribute that states its length, and the numbers of two attributes.
+/// Constants of `.nv.info` sections. `SIZED` is the format byte of an attribute with a length field; the other two are the IDs of
+/// attributes.
 const SIZED: u8 = 4;
 const MAX_THREADS: u8 = 0x05;
 const PARAMETER: u8 = 0x17;
 
-/// Returns all kernels of a cubin by name. The error says which part is not valid ELF.
+/// Returns all kernels of a cubin by name. Returns an error if the cubin is not a valid 64-bit ELF file.
 pub fn entries(cubin: &Cubin) -> Result<BTreeMap<String, Entry>, String> {
     let wrong = |error: object::Error| format!("the machine code is not a 64-bit ELF file: {error}");
     let elf = ElfFile64::<Endianness>::parse(&*cubin.bytes).map_err(wrong)?;
@@ -77,7 +78,7 @@ pub fn attributes(mut bytes: &[u8]) -> Entry {
     entry
 }
 
-/// Adds the registers and memory that the assembler reports for each kernel in the log.
+/// Parses the assembler's log, and adds the registers and memory of each kernel to `entries`.
 pub fn report<'a>(log: &'a str, entries: &mut BTreeMap<String, Entry>) {
     let mut current = None;
     for line in log.lines() {
@@ -87,8 +88,8 @@ pub fn report<'a>(log: &'a str, entries: &mut BTreeMap<String, Entry>) {
         let Some(entry) = current.and_then(|name| entries.get_mut(name)) else {
             continue;
         };
-        // Examples of lines: `Used 155 registers, used 0 barriers, 256 bytes smem`, `800 bytes stack frame, 0 bytes spill stores,
-        // …`
+        // Examples of lines in the log: `Used 155 registers, used 0 barriers, 256 bytes smem`, `800 bytes stack frame, 0 bytes
+        // spill stores, …`
         let plain = |part: &'a str| part.trim().trim_start_matches("ptxas").trim();
         let parts = || line.split([',', ':']).map(plain);
         let before = |unit: &str| {

@@ -37,8 +37,8 @@ pub struct Device {
 
 /// Longest wait for memory that other processes hold.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// Longest wait for memory if the request is more than half of the card's memory. Even idle processes may then occupy too much
-/// until they end: eight idle processes held 7.8 GB of an H100's 80 GB, which left no room for the largest case of `decode_step`.
+/// Longest wait for memory if the request is more than half of the card's memory. Such a request may have to wait until idle
+/// processes end: eight of them held 7.8 GB of an H100's 80 GB, and the largest case of `decode_step` did not fit.
 const LONG_PATIENCE: Duration = Duration::from_secs(900);
 /// Bytes that must stay free in addition to a request, as a reserve for small allocations and for the driver's rounding of sizes.
 const SPARE: usize = 1 << 30;
@@ -58,7 +58,7 @@ pub fn cuda<T>(what: &str, result: std::result::Result<T, result::DriverError>) 
 }
 
 impl Device {
-    /// Opens the first GPU. The error says why there is none.
+    /// Opens the first GPU. The error says why no GPU can be opened.
     pub fn open() -> Result<Self> {
         // SAFETY: only tries to load the driver's library.
         if !unsafe { sys::is_culib_present() } {
@@ -83,7 +83,7 @@ impl Device {
         };
         let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-        // Locks are named after the card's UUID: CUDA_VISIBLE_DEVICES decides which card is the first.
+        // Name the locks by the card's UUID: the card's index differs between processes with different `CUDA_VISIBLE_DEVICES`.
         let uuid = cuda("cuDeviceGetUuid", result::device::get_uuid(device))?;
         let card: String = uuid.bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
         let mut driver = 0;
@@ -168,7 +168,7 @@ impl Device {
     fn keep_freed(&self) -> Result<()> {
         use sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD as THRESHOLD;
         let (mut pool, mut kept) = (null_mut(), MOST_KEPT);
-        // SAFETY: writes a handle, then reads one number.
+        // SAFETY: the first call writes only `pool`, and the second call reads only `kept`; both are local variables.
         cuda("cuDeviceGetDefaultMemPool", unsafe {
             sys::cuDeviceGetDefaultMemPool(&raw mut pool, self.context).result()
         })?;
@@ -177,7 +177,7 @@ impl Device {
         })
     }
 
-    /// Fills `len` bytes of memory, in stream order.
+    /// Sets `len` bytes of memory from offset `from` on to `byte`, in stream order.
     pub fn fill(&self, memory: &Memory, from: usize, len: usize, byte: u8) -> Result<()> {
         assert!(from + len <= memory.len, "fill within memory");
         if len == 0 {
@@ -227,7 +227,7 @@ impl Device {
         Ok(())
     }
 
-    /// Copies bytes from the device after all earlier work.
+    /// Waits for all earlier work, then copies `len` bytes of device memory from offset `at` on to the host.
     pub fn read(&self, memory: &Memory, at: usize, len: usize) -> Result<Vec<u8>> {
         assert!(at + len <= memory.len, "read within memory");
         self.wait()?;
@@ -241,7 +241,7 @@ impl Device {
         Ok(bytes)
     }
 
-    /// Copies memory on the device, in stream order.
+    /// Copies the first `len` bytes of `from` to `to`, both on the device, in stream order.
     pub fn copy(&self, from: &Memory, to: &Memory, len: usize) -> Result<()> {
         assert!(len <= from.len.min(to.len), "copy within memory");
         // SAFETY: both ranges lie within their allocations.
@@ -268,13 +268,13 @@ pub struct Memory {
     pub(super) held: Held,
 }
 
-/// Owner of memory, which decides how the memory is freed.
+/// Kind of an allocation, which decides how the memory is freed.
 pub(super) enum Held {
-    /// Memory of the pool, freed in the order of this stream.
+    /// Memory from the driver's pool, freed in the order of this stream.
     Pooled(sys::CUstream),
     Alone,
-    /// Memory of `Device::folded`: one physical part, mapped repeatedly. Dropping `_addresses` frees the memory and its
-    /// addresses.
+    /// A range of addresses from `Device::folded`, to which one physical block is mapped repeatedly. Dropping `_addresses` frees
+    /// the block and the range.
     Folded {
         _addresses: Folded,
     },
@@ -376,8 +376,8 @@ impl Device {
                 result::function::set_function_attribute(function.handle, attribute, value)
             })
         };
-        // Raise the limit of dynamic shared memory, never lower it: several launches of a function may need different sizes. CUDA
-        // requires this where dynamic and static shared memory together exceed 48 KB.
+        // CUDA requires a raised limit of dynamic shared memory if a launch needs more than 48 KB, static shared memory included.
+        // Never lower the limit: other launches of the function may need more.
         let most = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the function belongs to a loaded module.
         let now = unsafe { result::function::get_function_attribute(function.handle, most) };
@@ -440,7 +440,7 @@ impl Device {
             numAttrs: attributes.len() as u32,
         };
         // SAFETY: the driver copies arguments and attributes before it returns, and the arguments have the sizes of the kernel's
-        // parameters. The kernel's header is trusted for the meaning of the arguments; guard bands reveal wrong writes.
+        // parameters. Nothing checks that the kernel uses the arguments as its header says, but guard bands reveal wrong writes.
         cuda(
             "launch",
             unsafe { sys::cuLaunchKernelEx(&raw const config, function.handle, pointers.as_mut_ptr(), null_mut()) }

@@ -30,7 +30,7 @@ const LEVELS: &[&[&str]] = &[
     &["*", "/", "%"],
 ];
 
-/// Largest depth of nested parentheses; each level is a recursive call of the parser.
+/// Largest depth of nested parentheses. The limit prevents a stack overflow: each level is a recursive call of the parser.
 const DEEPEST: i32 = 64;
 
 /// Returns the identifiers in a text.

@@ -8,8 +8,8 @@ use cudarc::driver::sys;
 use super::device::{Device, Held, Memory, cuda};
 use ulplab_core::error::Result;
 
-/// Size in bytes of a part: the physical memory that is mapped repeatedly for a buffer of any size. A dozen parts fit in the L2
-/// cache.
+/// Size in bytes of the physical memory of a buffer that [`Device::folded`] makes: all addresses of the buffer, however many, map
+/// to this one part. The parts of a dozen buffers fit in the L2 cache.
 pub const PART: usize = 4 << 20;
 
 /// A range of addresses to which one part of physical memory is mapped repeatedly.

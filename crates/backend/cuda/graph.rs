@@ -18,16 +18,17 @@ pub struct Graph<'a> {
     variant: &'a Variant,
     case: &'a Case,
     sms: i64,
-    /// Meanings of names (a buffer, a part of a buffer or a number), for all called variants that use these names.
+    /// Replacements of names in all called variants: the name, and the buffer, part of a buffer or number that replaces it.
     names: Vec<(String, Named)>,
-    /// True if new launches of a run may start before the previous launch has ended.
+    /// True if new launches of a run may start before the previous launch has ended (programmatic dependent launch).
     programmatic: bool,
-    /// Buffer names that stand for one part of the buffer, with the index of that part.
+    /// Buffers that later launches use in part only: the buffer's name, and the index of the part in the first dimension.
     parts: BTreeMap<String, i64>,
-    /// Arguments of the preparing launches of a call, by the call's name and part.
+    /// For each call so far, by its name and the index of its scratch part: the arguments of its preparing launches, which run
+    /// once before all runs.
     prepared: BTreeMap<(String, i64), Vec<Vec<Named>>>,
     plan: Plan,
-    /// False if the case violates one of the variant's conditions (`needs`).
+    /// False if the case violates a condition (`needs`) of the variant, or of a called variant.
     takes: bool,
     /// Name of the last unknown size, for a hint in error messages.
     unknown: RefCell<Option<String>>,
@@ -35,7 +36,7 @@ pub struct Graph<'a> {
     missing: RefCell<Option<String>>,
 }
 
-/// Names in a launch, each with its meaning: a buffer, a part of a buffer, or a number.
+/// Names in a launch, each with the buffer, part of a buffer, or number that replaces it.
 type Names<'n> = &'n [(String, Named)];
 
 fn meaning<'n>(names: Names<'n>, name: &str) -> Option<&'n Named> {
@@ -103,8 +104,8 @@ impl<'a> Graph<'a> {
         self.parts_are_there()
     }
 
-    /// Returns an error if a launch has a nonexistent part of scratch as an argument, or the whole of scratch that has several
-    /// parts.
+    /// Checks all launch arguments that are scratch buffers. Returns an error if an argument selects a part that does not exist,
+    /// or selects no part of a scratch buffer with several parts.
     fn parts_are_there(&self) -> Result<(), String> {
         for (step, arguments) in self.plan.prepare.each().chain(self.plan.run.each()) {
             for argument in arguments {
@@ -121,7 +122,7 @@ impl<'a> Graph<'a> {
         Ok(())
     }
 
-    /// Returns sizes of the case. An unknown name gives 1 here, and makes the plan fail at the end.
+    /// Returns sizes of the case by name. For an unknown name, returns 1; [`plan`](Self::plan) then returns an error.
     pub fn sizes<const N: usize>(&self, names: [&str; N]) -> [i64; N] {
         names.map(|name| {
             let size = self.size(name, &[]);
@@ -138,16 +139,16 @@ impl<'a> Graph<'a> {
         size
     }
 
-    /// Adds scratch of `bytes` bytes under each of the names, which are separated by spaces.
+    /// Adds one scratch buffer of `bytes` bytes for each name. `names` are separated by spaces.
     ///
     /// # Errors
-    /// Returns an error if the size is negative, or if one of the names already belongs to different scratch.
+    /// Returns an error if the size is negative, or if one of the names already belongs to scratch with other properties.
     pub fn scratch(&mut self, names: &str, bytes: i64) -> Result<(), String> {
         let mut names = names.split_whitespace();
         names.try_for_each(|name| self.add_scratch(name, bytes, 1, false))
     }
 
-    /// Sets the meaning of a name for all calls that use the name and do not set it themselves.
+    /// Replaces `name` by a buffer, a part of a buffer or a number in all later calls, unless the call itself replaces this name.
     pub fn with(&mut self, name: &str, meaning: impl Into<Named>) {
         self.names.push((name.into(), meaning.into()));
     }
@@ -157,8 +158,8 @@ impl<'a> Graph<'a> {
         self.programmatic = programmatic;
     }
 
-    /// Makes each of the names, separated by spaces, stand for one part of the buffer of this name in later launches: the part at
-    /// `index` of the buffer's first dimension.
+    /// Selects one part of each named buffer for later launches: the part at `index` of the buffer's first dimension. `names` are
+    /// separated by spaces.
     pub fn at(&mut self, index: i64, names: &str) {
         let parts = names.split_whitespace().map(|name| (name.into(), index));
         self.parts.extend(parts);
@@ -246,8 +247,8 @@ impl<'a> Graph<'a> {
         Ok(())
     }
 
-    /// Adds the preparing launches of a call. If the call's part of scratch is already prepared, only checks that the arguments
-    /// are the same as before.
+    /// Adds the preparing launches of a call. If the part of scratch that the call uses is already prepared, only checks that the
+    /// arguments are the same as before.
     fn prepare_once(
         &mut self,
         put: &Put,
@@ -271,7 +272,7 @@ impl<'a> Graph<'a> {
         launches.try_for_each(|(number, launch)| self.add(launch, Some(&name(number)), names, true))
     }
 
-    /// Adds a launch. `names` gives the meanings of names in its arguments.
+    /// Adds a launch. `names` gives the buffers, parts or numbers that replace names in its arguments.
     fn add(&mut self, launch: &Launch, name: Option<&str>, names: Names, prepares: bool) -> Result<(), String> {
         let name = name.or(launch.name.as_deref());
         let wrong = |why| format!("launch '{}': {why}", name.unwrap_or(launch.name()));
@@ -317,7 +318,7 @@ impl<'a> Graph<'a> {
         given.map(|name| self.argument(name, names)).collect()
     }
 
-    /// Resolves an argument, which is a name or an expression.
+    /// Resolves an argument, which is a name or an expression, to a name, a part of a buffer or a number.
     fn argument(&self, text: &str, names: Names) -> Result<Named, String> {
         let name = match meaning(names, text) {
             Some(Named::Whole(name)) => name,
@@ -356,8 +357,8 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Evaluates the conditions `needs` of a variant. Returns false if one is violated: the variant then does not support the
-    /// case.
+    /// Evaluates the conditions `needs` of a variant or of a called variant. Returns false if the case violates one of them, or
+    /// violated an earlier condition: the variant of this graph then does not support the case.
     fn meets(&mut self, needs: &[String], names: Names) -> Result<bool, String> {
         for need in needs {
             self.takes &= self.eval(need, names)? != 0;
@@ -369,7 +370,7 @@ impl<'a> Graph<'a> {
         eval(text, &|name| self.size(name, names))
     }
 
-    /// Returns a size of the case; `names` may rename it or set it to a number.
+    /// Returns a size of the case. If `names` replaces `name`, returns the number or the other size that replaces it.
     fn size(&self, name: &str, names: Names) -> Option<i64> {
         let name = match meaning(names, name) {
             Some(Named::Number(number)) => return Some(*number),

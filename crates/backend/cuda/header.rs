@@ -1,4 +1,4 @@
-//! `kernels/<op>.cu`: the header and the source of all variants of an operation.
+//! Kernel files `kernels/<op>.cu`. A file has the source of all variants of an operation, and a header that describes them.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -42,16 +42,16 @@ pub struct Variant {
     /// Conditions on the sizes of a case: the variant supports the case if all of them hold.
     #[serde(default)]
     pub needs: Vec<String>,
-    /// The only supported architecture, e.g. `sm_100a`; `None` if there is no such limit.
+    /// The only supported architecture, e.g. `sm_100a`; `None` if the variant supports all architectures.
     pub arch: Option<String>,
     #[serde(default)]
     pub scratch: Vec<Scratch>,
     /// Reason why the outputs of two runs may differ; `None` for a deterministic variant.
     pub nondeterministic: Option<String>,
-    /// Reason why the bits of a row may depend on the other rows of its batch; `None` if they do not.
+    /// Reason why the bits of a row may depend on the other rows of its batch; `None` for a batch-invariant variant.
     pub varies_with_batch: Option<String>,
-    /// Type of the factors in the variant's matrix products. This type selects the peak rate for comparison with the variant's
-    /// speed.
+    /// Type of the factors in the variant's matrix products. The variant's speed is compared with the GPU's peak rate for this
+    /// type.
     #[serde(default)]
     pub products: Factor,
     /// Untimed launches that run once after the inputs are on the device. They prepare weights, as a model loader does.
@@ -100,17 +100,17 @@ pub struct Launch {
     pub cooperative: bool,
     #[serde(default)]
     pub programmatic: bool,
-    /// True if the launch only keeps intermediate values for the correctness check. Such launches are not timed; only
+    /// True if the launch only stores intermediate values for the correctness check. Such launches are not timed; only
     /// compositions have them.
     #[serde(skip)]
     pub tap: bool,
     #[serde(default)]
     pub args: Vec<String>,
-    /// Arguments that only keep intermediate values for the correctness check: null when a variant is timed.
+    /// Arguments that only store intermediate values for the correctness check; they are null pointers when the variant is timed.
     #[serde(default)]
     pub taps: Vec<String>,
     pub matmul: Option<Matmul>,
-    /// Bytes that the launch must move; if absent, the bytes of each of its buffers once.
+    /// Smallest number of bytes that the launch has to read and write; if absent, the total size of its buffers is used.
     pub bytes: Option<Number>,
     /// Number of floating-point operations of the launch's matrix products.
     pub flops: Option<Number>,
@@ -189,7 +189,7 @@ impl Launch {
     }
 }
 
-/// An expression, or a plain number.
+/// Number in a header: an expression over the sizes of the case, or a plain integer.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(untagged)]
 pub enum Number {
@@ -265,7 +265,7 @@ impl Source {
         paths.iter().map(|path| Self::read(path, compositions)).collect()
     }
 
-    /// Reads the kernel files of a folder, and prints the errors of unreadable ones. Returns the readable files, and true if
+    /// Reads the kernel files of a folder, and prints the errors of unreadable files. Returns the readable files, and true if
     /// there were errors.
     pub fn read_good(folder: &Path, compositions: &[&Compositions]) -> Result<(Vec<Self>, bool)> {
         let paths = with_extension(folder, "read", &["cu"])?;
@@ -314,7 +314,7 @@ impl Source {
         std::iter::once((self.op.as_str(), self.text.as_str())).chain(included)
     }
 
-    /// Returns a digest of this file and of all files of `#include "name"`.
+    /// Returns a digest of this file and of all files that it includes by `#include "name"`.
     pub fn digest(&self) -> blake3::Hash {
         let parts = self.texts().flat_map(|(name, text)| [name, text]);
         seal::of_parts(parts.map(str::as_bytes))
@@ -352,7 +352,7 @@ impl Source {
     }
 }
 
-/// Describes a mistake in a header, with its line and a suggestion for a misspelled key, if known.
+/// Describes a mistake in a header: adds its line, and suggests the right key if a key is misspelled.
 fn located(comment: &str, error: &toml::de::Error) -> String {
     let line = error.span().and_then(|span| comment.get(..span.start));
     let line = line.map_or(String::new(), |before| {
@@ -362,8 +362,8 @@ fn located(comment: &str, error: &toml::de::Error) -> String {
     format!("header{line}: {why}{}", suggestion(why, &[]))
 }
 
-/// Collects the files of `#include "name"` recursively, each once, by their paths relative to the folder `root` of the kernel. A
-/// name is a path relative to the including file, where the compiler looks first, or relative to `root`, e.g. "lib/mma.cuh".
+/// Adds each file that `text` includes by `#include "name"`, directly or indirectly, to `found`: its path relative to `root`, the
+/// folder of the kernel, and its text. Like the compiler, looks for `name` next to the including file first, then in `root`.
 fn collect(root: &Path, file: &Path, text: &str, found: &mut Vec<(String, String)>) -> Result<()> {
     for line in text.lines() {
         let rest = line.trim().strip_prefix("#include \"");

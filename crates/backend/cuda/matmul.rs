@@ -47,7 +47,7 @@ pub struct Matmul<'a> {
     device: &'a Device,
     handle: sys::cublasLtHandle_t,
     product: sys::cublasLtMatmulDesc_t,
-    /// Layouts of B, A and D. In cuBLASLt, columns are contiguous, so it computes Dᵀ = B·Aᵀ.
+    /// Layouts of B, A and D. cuBLASLt expects contiguous columns, so our D = A·Bᵀ is computed as Dᵀ = B·Aᵀ.
     layouts: [sys::cublasLtMatrixLayout_t; 3],
     algorithm: sys::cublasLtMatmulAlgo_t,
     workspace: Memory,
@@ -67,7 +67,7 @@ fn lt<T>(what: &str, result: std::result::Result<T, result::CublasError>) -> Res
 }
 
 impl<'a> Matmul<'a> {
-    /// Sets up a product with the algorithm that cuBLASLt ranks first; `None` without cuBLASLt.
+    /// Sets up a product with the algorithm that cuBLASLt ranks first; `None` if cuBLASLt is not installed.
     pub fn new(device: &'a Device, product: Product) -> Result<Option<Self>> {
         if !present() {
             return Ok(None);
@@ -117,14 +117,14 @@ impl<'a> Matmul<'a> {
         lt("cublasLtMatmulDescSetAttribute", set)
     }
 
-    /// Sets the addresses of the per-row scales of A and of B.
+    /// Sets the addresses of the per-row scales of A and of B. The factors are exchanged: cuBLASLt's A is our B.
     fn scale(&self, of_a: u64, of_b: u64) -> Result<()> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         self.set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &of_b)?;
         self.set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &of_a)
     }
 
-    /// Returns at most `most` algorithms as cuBLASLt ranks them, fastest first; at least one.
+    /// Returns one to `most` algorithms in cuBLASLt's order, from the fastest by its estimate.
     fn candidates(&self, most: usize) -> Result<Vec<sys::cublasLtMatmulAlgo_t>> {
         let [b, a, d] = self.layouts;
         // SAFETY: all descriptors are alive; the attribute has the type in cublasLt.h; `found` has room for `most` results.
@@ -238,7 +238,7 @@ fn present() -> bool {
     if let Some(library) = toolkit::library("libcublasLt.so")
         && let Ok(loaded) = unsafe { toolkit::load(&library) }
     {
-        // Keep the library loaded for good: cudarc finds it by its name.
+        // Never unload the library: cudarc finds a loaded library by its name.
         std::mem::forget(loaded);
     }
     // SAFETY: this only tries to load cuBLASLt.

@@ -17,7 +17,7 @@ pub const SMS: i64 = 132;
 /// The kernel launches and matrix products of a variant for a case.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Launches that run once after the inputs are written, and are not part of a run.
+    /// Launches that run once after the inputs are written. They are not repeated in each run, and not timed.
     pub prepare: Launches,
     pub run: Launches,
     pub scratch: Vec<Scratch>,
@@ -25,7 +25,7 @@ pub struct Plan {
     pub products: Factor,
 }
 
-/// Launches in order. Launches that differ only in their arguments share a step.
+/// Launches in order. Launches that differ only in their arguments share a step (the kernel, its grid and its attributes).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Launches {
     /// The distinct steps.
@@ -62,7 +62,7 @@ impl Launches {
     }
 }
 
-/// Largest number of launches of a run. A larger number shows that a composition uses a wrong size as a count.
+/// Largest number of launches of a run. A larger number indicates a bug: a composition with a loop over the wrong size.
 pub(super) const MOST: usize = 100_000;
 
 /// Scratch: working memory of a run.
@@ -71,7 +71,7 @@ pub struct Scratch {
     pub name: String,
     /// Bytes of one part.
     pub bytes: usize,
-    /// Number of parts, one after the other with guard bands between them.
+    /// Number of parts. They lie one after the other in memory, with guard bands between them.
     pub parts: usize,
     /// True if the memory is cleared before each run.
     pub zero: bool,
@@ -94,13 +94,13 @@ impl Scratch {
 pub struct Step {
     pub name: String,
     pub work: Work,
-    /// Bytes that the step must move; `None` unless the step is a matrix product or the header states the number.
+    /// Smallest number of bytes that the step has to read and write; `None` for a kernel whose header or composition states none.
     pub bytes: Option<u64>,
     /// Number of floating-point operations of the step's matrix products.
     pub flops: u64,
-    /// True if the step only keeps intermediate values for the correctness check.
+    /// True if the step only stores intermediate values for the correctness check.
     pub tap: bool,
-    /// Indices of the arguments that only keep intermediate values for the correctness check.
+    /// Indices of the arguments that only store intermediate values for the correctness check.
     pub taps: Vec<usize>,
 }
 
@@ -110,12 +110,12 @@ pub enum Work {
     Matmul(Product),
 }
 
-/// An argument of a launch, or the meaning of a name in an argument.
+/// A launch argument, or the replacement of a name in an argument.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Named {
     /// A buffer, scratch, scalar or size, by name.
     Whole(String),
-    /// One part of a buffer or scratch, by name and index. In a buffer, the index is of the first dimension.
+    /// One part of a buffer or scratch, by name and index. A part of a buffer is one index of its first dimension.
     Part(String, i64),
     /// A whole number.
     Number(i64),
@@ -185,7 +185,7 @@ impl Plan {
         given.any(|argument| argument.name() == Some(scratch))
     }
 
-    /// Returns the names of the buffers and scratch that only keep intermediate values for the correctness check.
+    /// Returns the names of the buffers and scratch that only store intermediate values for the correctness check.
     pub fn taps(&self) -> impl Iterator<Item = &str> {
         let kept = self.run.each().flat_map(|(step, arguments)| {
             let arguments = arguments.iter().enumerate();
@@ -195,7 +195,7 @@ impl Plan {
     }
 }
 
-/// Evaluates the number of a header key with the sizes of the case.
+/// Evaluates the value of a header key: a plain number, or an expression over the sizes of the case.
 fn of_key(key: &str, given: &Number, sizes: Sizes) -> Result<i64, String> {
     match given {
         Number::Plain(value) => Ok(*value),
@@ -204,7 +204,7 @@ fn of_key(key: &str, given: &Number, sizes: Sizes) -> Result<i64, String> {
 }
 
 impl Step {
-    /// Builds the step of a launch. In `entry`, the values of the case's keys are already inserted.
+    /// Builds the step of a launch. `entry` is the kernel's name, in which each `{key}` is already replaced by the case's value.
     pub(super) fn new(launch: &Launch, name: String, entry: String, sizes: Sizes) -> Result<Self, String> {
         let count = |what: &str, given: &Option<Number>| {
             let value = given.as_ref().map(|given| of_key(what, given, sizes)).transpose()?;

@@ -1,4 +1,4 @@
-//! Runs a variant on a problem, and checks for writes outside its outputs.
+//! Runs a variant on a problem (the buffers of a test case), and checks for writes outside its outputs.
 
 mod timed;
 
@@ -17,7 +17,7 @@ use ulplab_operations::ops::guards::{self, Checked, GUARD, Guarded};
 use ulplab_operations::ops::judge::{Measured, POISON_BYTE};
 use ulplab_operations::ops::{Batch, Buffer, Case, MOST_WITH_SCRATCH, Outputs, Problem, Role};
 
-/// A variant and a problem on the device, ready to be run.
+/// A variant that is loaded on the device, with the buffers of a test case in device memory, ready to be run.
 pub struct Running<'a> {
     session: &'a Session<'a>,
     device: &'a Device,
@@ -26,7 +26,7 @@ pub struct Running<'a> {
     kernels: &'a Kernels<'a>,
     variant: &'a Variant,
     plan: Plan,
-    /// Loaded kernels and matrix products, one per step: first of the preparing launches, then of the run.
+    /// Loaded kernel or matrix product of each step: first the list for the preparing launches, then the list for the run.
     loaded: [Vec<Loaded<'a>>; 2],
     set: ProblemCopy,
 }
@@ -65,7 +65,7 @@ impl<'a> Running<'a> {
         Ok(running)
     }
 
-    /// Selects the fastest algorithm of each matrix product. The timings use arbitrary memory contents.
+    /// Selects the fastest algorithm of each matrix product of a run. The timings use arbitrary memory contents.
     fn tune(&mut self) -> Result<()> {
         for (step, loaded) in self.loaded[1].iter_mut().enumerate() {
             let first = self.set.launches.iter().find(|turn| turn.step == step);
@@ -78,13 +78,13 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// Enqueues all launches except taps, which only keep intermediate values for the correctness check.
+    /// Enqueues all launches except taps, which only store intermediate values for the correctness check.
     pub fn launch(&self) -> Result<()> {
         self.launch_on(&self.set, false)
     }
 
-    /// Runs the preparing launches and waits for them, as a model loader does. Their results are then complete even for a launch
-    /// that may start before the previous launch has ended.
+    /// Runs the preparing launches and waits for their results, as a model loader does. Without the wait, a launch that may start
+    /// before the previous launch has ended could read incomplete results.
     fn prepare(&self, set: &ProblemCopy) -> Result<()> {
         let mut turns = set.prepare.iter();
         turns.try_for_each(|turn| self.put(&self.plan.prepare.steps, &self.loaded[0], turn, false))?;
@@ -168,7 +168,7 @@ impl<'a> Running<'a> {
         self.prepare(&self.set)
     }
 
-    /// Returns the contents of the buffers that the variant writes and that `wanted` selects.
+    /// Returns the contents of the output and in-place buffers for which `wanted` is true.
     fn written(&self, wanted: impl Fn(&Buffer) -> bool) -> Result<Outputs> {
         let written = self.problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
         let written = written.filter(|buffer| wanted(buffer));
@@ -176,8 +176,8 @@ impl<'a> Running<'a> {
         written.map(read).collect::<Result<Vec<_>>>().map(Outputs)
     }
 
-    /// Resets outputs and scratch, and replays one graph as often as the problem requires runs. Returns the microseconds of all
-    /// these runs; `None` if the launches cannot be captured.
+    /// Resets outputs and scratch, captures the launches as a CUDA graph, and replays the graph once for each run of the problem.
+    /// Returns the microseconds of all replays; `None` if the launches cannot be captured.
     fn replay_runs(&self, poison: u8) -> Result<Option<f64>> {
         self.begin(poison)?;
         let Some(graph) = self.session.watch.capture(&|| self.launch())? else {
@@ -187,8 +187,8 @@ impl<'a> Running<'a> {
         self.session.watch.once(runs).map(Some)
     }
 
-    /// Returns the device memory of an input that all rows of the batch share; `None` for other buffers. `buffer` is the same
-    /// input in a problem with another batch.
+    /// Returns device memory that already holds `buffer`, a buffer of the same problem with more rows; `None` unless the buffer
+    /// is an input that all rows share, such as weights.
     fn shared_by_rows(&self, buffer: &Buffer) -> Option<Rc<Memory>> {
         let batch = self.problem.batch.as_ref()?;
         if buffer.role != Role::In || batch.buffers.iter().any(|(name, _)| *name == buffer.name) {
@@ -200,7 +200,8 @@ impl<'a> Running<'a> {
         Some(Rc::clone(memory))
     }
 
-    /// Replays one graph as often as the problem requires runs. Returns the outputs, and the time of all these runs in seconds.
+    /// Captures the launches as a CUDA graph, and replays the graph once for each run of the problem. Returns the outputs, and
+    /// the time of all replays in seconds.
     pub fn generated(&self) -> Result<(Outputs, f64)> {
         let _turn = self.device.turns.alone();
         let us = self.replay_runs(0)?;
@@ -208,8 +209,8 @@ impl<'a> Running<'a> {
         Ok((self.written(|_| true)?, us / 1e6))
     }
 
-    /// Returns the problem with all rows repeated `times` times, and its plan; `None` if the problem or the variant does not
-    /// support this.
+    /// Returns the problem with all rows repeated `times` times, and its plan; `None` if the rows of the problem cannot be
+    /// repeated, or if the variant does not support so many rows.
     fn with_repeated(&self, times: usize) -> Result<Option<(Case, Problem, Plan)>> {
         let Some((case, problem)) = self.problem.repeated(self.case, times).filter(|_| times > 0) else {
             return Ok(None);
@@ -218,9 +219,9 @@ impl<'a> Running<'a> {
         Ok(plan.map(|plan| (case, problem, plan)))
     }
 
-    /// Returns the problem with all rows repeated `times` times, or fewer times if the variant does not support `times` or the
-    /// buffers and scratch would take too much memory. Returns `None` if the variant supports fewer times only, and no buffer
-    /// then exceeds 32-bit addresses.
+    /// Returns the problem with all rows repeated `times` times, or less often: if the variant does not support so many rows, as
+    /// often as it supports; if buffers and scratch would take too much memory, half as often, and so on. Returns `None` if the
+    /// variant's limit is so low that no buffer exceeds 32-bit addresses.
     fn most_repeated(&self, times: usize) -> Result<Option<(Case, Problem, Plan)>> {
         let (mut taken, mut refused, mut next) = (0, times + 1, times);
         while taken + 1 < refused {
@@ -243,7 +244,8 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Compares the buffers that the variant writes with repetitions of each part of `outputs`. Also reads the guard bands.
+    /// Compares the outputs of a run on repeated rows with `outputs`, the outputs of a run on the original rows: each part of an
+    /// original output must be repeated as often as the rows. Also reads the guard bands.
     fn differing(&self, outputs: &Outputs, (batch, rows): (&Batch, usize)) -> Result<Repeated> {
         let (mut differing, mut bytes) = (Vec::new(), 0);
         let memories = self.problem.buffers.iter().zip(&self.set.buffers);

@@ -16,7 +16,7 @@ pub struct Worker {
     calls: Mutex<Sender<Request>>,
 }
 
-/// A call, and the channel for its answer.
+/// A call, and the channel to which its outputs are sent.
 struct Request(Call, Sender<Answer>);
 
 type Answer = std::result::Result<Outputs, String>;
@@ -55,7 +55,7 @@ impl Runner for Worker {
     }
 }
 
-/// Answers calls until all senders are dropped.
+/// Runs kernels for each call, and sends their outputs back, until all senders are dropped.
 fn serve(chosen: &[ChosenVariants], asked: &Receiver<Request>) {
     // Wait for the first call before opening the device.
     let Ok(first) = asked.recv() else { return };
@@ -67,8 +67,8 @@ fn serve(chosen: &[ChosenVariants], asked: &Receiver<Request>) {
     }
 }
 
-/// Opens the device, loads the kernel files, and answers all calls. Returns an error only if the device or a kernel file fails
-/// before the first answer.
+/// Opens the device and the compiler, and sends outputs or an error for each call. Returns an error only if the device or the
+/// compiler cannot be opened.
 fn answer(chosen: &[ChosenVariants], calls: &mut impl Iterator<Item = Request>) -> Result<()> {
     let device = Device::open()?;
     let session = Session::open(&device)?;
@@ -84,7 +84,7 @@ fn answer(chosen: &[ChosenVariants], calls: &mut impl Iterator<Item = Request>) 
     Ok(())
 }
 
-/// Returns the error's message without its class, which is added where the error is reported.
+/// Returns the error's message without the prefix of its class: the caller adds the prefix when the error is reported.
 fn message(error: Error) -> String {
     match error {
         Error::Setup(message) | Error::Usage(message) => message,

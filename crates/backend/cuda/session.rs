@@ -85,7 +85,7 @@ impl<'d> Session<'d> {
         variant.is_for(&self.device.arch)
     }
 
-    /// Returns the kernel that checks that the contents of a buffer repeat. Compiles this kernel on first use.
+    /// Returns the kernel that checks if the contents of a buffer repeat with a period. Compiles this kernel on first use.
     pub fn repeats(&self) -> Result<&Repeats> {
         match self.repeats.get() {
             Some(repeats) => Ok(repeats),
@@ -103,7 +103,7 @@ pub struct Kernels<'s> {
     source: &'s Source,
     /// The planted fault, if any.
     fault: Option<&'s Mutant>,
-    /// Loaded modules, by entry point. A module has one unit: the part of the file that is compiled separately.
+    /// Loaded modules by unit: a unit is one entry point that is compiled separately, or `""` for the whole file.
     modules: RefCell<BTreeMap<String, Module>>,
 }
 
@@ -130,7 +130,7 @@ impl Kernels<'_> {
     }
 }
 
-/// A case and its problem, with the kernels to run on it.
+/// A test case, its problem (input and output buffers), and the kernels to run on this problem.
 #[derive(Clone, Copy)]
 pub struct Bench<'a> {
     pub(super) kernels: &'a Kernels<'a>,

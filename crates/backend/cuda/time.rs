@@ -48,7 +48,7 @@ pub struct Times {
     pub graph: Option<Spread>,
     /// Same as `graph`, but each run uses other memory that is not in the L2 cache.
     pub rotated: Option<Spread>,
-    /// Same as `graph`, but with all data in the L2 cache: each large buffer is mapped repeatedly to one small part of memory.
+    /// Same as `graph`, but with all data in the L2 cache: all addresses of a large buffer map to the same few megabytes.
     pub cached: Option<Spread>,
     /// Time of runs back to back, including the launch overhead of the host.
     pub hot: Spread,
@@ -68,11 +68,11 @@ pub struct Stopwatch<'a> {
 
 /// Smallest and largest number of repetitions in one measurement.
 const REPETITIONS: (usize, usize) = (11, 200);
-/// Time after which no repetition begins, once the smallest number of repetitions is reached.
+/// Time after which a measurement ends, if it has the smallest number of repetitions.
 const BUDGET: Duration = Duration::from_millis(60);
-/// Time after which no repetition begins if the median is precise enough. It suffices for the clocks of an idle GPU to rise.
+/// Time after which a measurement ends if its median is precise enough: long enough for an idle GPU to raise its clocks.
 const ENOUGH: Duration = Duration::from_millis(10);
-/// Required precision of the median: half of its 95 % interval, divided by the median.
+/// Required precision of the median: half the width of its 95 % confidence interval, divided by the median.
 const WITHIN: f64 = 0.005;
 
 /// Repeats a measurement in microseconds until the values are [`enough`].
@@ -84,16 +84,16 @@ fn repeated(mut once: impl FnMut() -> Result<f64>) -> Result<Spread> {
     Ok(Spread::from_values(values))
 }
 
-/// True if a measurement with these `values`, which took the time `spent`, needs no further repetition: by number, by time, or
-/// because the median is precise enough.
+/// True if a measurement with these `values`, which took the time `spent`, needs no further repetition: there are enough values,
+/// the time is up, or the median is precise enough.
 pub fn enough(values: &[f64], spent: Duration) -> bool {
     let n = values.len();
     let known = || n.is_multiple_of(10) && half_interval(values) <= WITHIN;
     n >= REPETITIONS.1 || n >= REPETITIONS.0 && (spent >= BUDGET || spent >= ENOUGH && known())
 }
 
-/// Number of repetitions of work that takes `each` microseconds, between the start and the end event, such that the overhead of
-/// the events is negligible.
+/// Number of repetitions to enqueue between the start event and the end event, so that the overhead of the events is negligible.
+/// One repetition takes `each` microseconds.
 fn batch(each: f64) -> usize {
     ((200.0 / each.max(1.0)).ceil() as usize).clamp(1, 50)
 }
@@ -109,8 +109,8 @@ impl<'a> Stopwatch<'a> {
         })
     }
 
-    /// Flushes the L2 cache by writing other memory. First releases lines that a load asked the cache to keep (`evict_last`):
-    /// otherwise these stay, and reading 2 to 4 MB of them takes 0.6 to 1 us less.
+    /// Flushes the L2 cache by writing other memory. First releases lines that a load asked the cache to keep (`evict_last`): the
+    /// writes do not evict such lines, and a kernel that reads 2 to 4 MB of them would be 0.6 to 1 us faster.
     fn flush_l2(&self) -> Result<()> {
         self.device.reset_persisting_l2()?;
         self.device.fill(&self.flush, 0, self.flush.len, 1)
@@ -164,8 +164,8 @@ impl<'a> Stopwatch<'a> {
         })
     }
 
-    /// Times several works, which run one after the other in one graph. Returns the time of the graph divided by the number of
-    /// runs in it; `None` if the works cannot be captured.
+    /// Times several pieces of work, which run one after the other in one graph. Returns the time of the graph divided by the
+    /// number of runs in it; `None` if the work cannot be captured.
     pub fn replayed(&self, works: &[impl Fn() -> Result<()>]) -> Result<Option<Spread>> {
         let Some(replay) = self.replay(works)? else {
             return Ok(None);
@@ -173,8 +173,8 @@ impl<'a> Stopwatch<'a> {
         repeated(|| replay.once()).map(Some)
     }
 
-    /// Captures a graph in which the works run one after the other, repeated so often that the overhead of the graph's launch is
-    /// negligible; `None` if the works cannot be captured.
+    /// Captures a graph in which the pieces of work run one after the other, repeated so often that the overhead of the graph's
+    /// launch is negligible; `None` if the work cannot be captured.
     pub fn replay(&self, works: &[impl Fn() -> Result<()>]) -> Result<Option<Replay<'_>>> {
         let all = || works.iter().try_for_each(|work| work());
         all()?;

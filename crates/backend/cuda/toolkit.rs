@@ -1,8 +1,8 @@
 //! Compiles CUDA C++ to machine code by NVRTC, on any machine, with or without a GPU.
 //!
-//! The library is loaded here, and not by cudarc's feature `nvrtc`. cudarc 0.19.10 panics if it finds no library
-//! (src/nvrtc/sys/mod.rs:551) or no function in it. It also looks for `libnvrtc.so` on the loader's path first, so that
-//! [`VARIABLE`] would not select the compiler.
+//! The library is loaded here, and not by cudarc's feature `nvrtc`: cudarc 0.19.10 panics if the library
+//! (src/nvrtc/sys/mod.rs:551) or one of its functions is missing. cudarc also looks for `libnvrtc.so` on the loader's path first,
+//! so that [`VARIABLE`] would not select the compiler.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ pub struct Unit<'a> {
     pub arch: &'a str,
     /// The planted fault, if any.
     pub fault: Option<&'a Mutant>,
-    /// The entry point. A file that does not declare its entry points by the macro `KERNEL` is compiled as a whole.
+    /// The entry point; `""` for the whole file, if the file does not declare its entry points by the macro `KERNEL`.
     pub entry: &'a str,
 }
 
@@ -74,7 +74,7 @@ pub struct Cubin {
 }
 
 impl Toolkit {
-    /// Opens the first usable toolkit. The error lists the unusable ones.
+    /// Opens the first usable toolkit. If there is none, the error names each unusable toolkit and the reason.
     pub fn open() -> Result<Self> {
         let places = places();
         let mut tried = Vec::new();
@@ -101,7 +101,7 @@ impl Toolkit {
         };
         let has_headers = folder.join("include/cuda_bf16.h").is_file();
         refuse(!has_headers, "NVRTC is there, include/cuda_bf16.h is not")?;
-        // SAFETY: loading NVIDIA's libraries runs no code of ours and none that touches our state.
+        // SAFETY: the initialization of NVIDIA's libraries does not touch the state of this program.
         let load = |path: &Path| unsafe { load(path) };
         let builtins = library("libnvrtc-builtins.so").map(|path| load(&path)).transpose()?;
         let nvrtc = load(&nvrtc)?;
@@ -125,7 +125,7 @@ impl Toolkit {
     /// Returns an error if the file does not compile.
     pub fn compile(&self, unit: Unit) -> Result<Cubin> {
         let options = self.options(unit, FLAGS);
-        // Leave paths out of the cache key: a toolkit's version determines its output, its path does not.
+        // Leave include paths out of the cache key: the machine code depends on the toolkit's version, not on its folder.
         let decide = options.iter().filter(|option| !option.starts_with("-I"));
         let made_by: Vec<String> = decide.cloned().collect();
         self.cached(&unit.source.digest(), &made_by, || self.compile_by(unit, &options))
@@ -265,7 +265,7 @@ fn check(nvrtc: &Library, status: c_int) -> std::result::Result<(), String> {
 const RTLD_NOW: c_int = 2;
 const RTLD_GLOBAL: c_int = 0x100;
 
-/// Loads a library globally, so that later loads by its name find it.
+/// Loads a library with `RTLD_GLOBAL`. Code that later loads the library by its name, such as cudarc, then gets this library.
 ///
 /// # Safety
 /// The library's initialization must be harmless.

@@ -5,18 +5,19 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A file that processes lock, in the folder of the user's session (`$XDG_RUNTIME_DIR`).
+/// A lock file that several processes share, in the folder of the user's session (`$XDG_RUNTIME_DIR`).
 pub struct Turns {
     file: Option<File>,
-    /// Number of guards ([`Turn`]) of this lock in this process.
+    /// Number of guards ([`Turn`]) that this process holds; the file is unlocked when the last one is dropped.
     held: Mutex<usize>,
 }
 
-/// A guard that keeps the lock. The lock is released when all guards of this process are dropped.
+/// A guard of the lock. The lock is held until all guards of this process are dropped.
 pub struct Turn<'a>(Option<&'a Turns>);
 
 impl Turns {
-    /// Opens the lock of a card for a purpose. Without a writable folder, no process waits for another.
+    /// Opens the lock file of a card; its name contains `purpose`. If the file cannot be opened, the lock has no effect:
+    /// processes do not wait for each other.
     pub fn open(card: &str, purpose: &str) -> Self {
         let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
         let file = folder.join(format!("ulplab-{card}.{purpose}.lock"));
@@ -24,7 +25,7 @@ impl Turns {
         Self::on(file.ok())
     }
 
-    /// Uses the lock of `file`; without a file, no process waits.
+    /// Uses the lock of `file`; without a file, the lock has no effect.
     pub fn on(file: Option<File>) -> Self {
         let held = Mutex::new(0);
         Self { file, held }
@@ -34,8 +35,8 @@ impl Turns {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the lock as shared: waits until no process times kernels. Hold the guard while the device works, and drop it before
-    /// outputs are checked on the CPU: otherwise, a process that waits for the device alone also waits for these checks.
+    /// Takes a shared lock: waits until no process times kernels. Hold the guard while the device works, and drop it before
+    /// outputs are checked on the CPU: otherwise, a process that waits for the exclusive lock also waits for these checks.
     pub fn shared(&self) -> Turn<'_> {
         self.turn(File::lock_shared)
     }

@@ -16,8 +16,8 @@ impl Source {
         declared && !whole
     }
 
-    /// Returns the entry points that `KERNEL` declares. Macro parameters in their names are replaced by the values of a case's
-    /// keys.
+    /// Returns the names of the entry points that `KERNEL` declares. Replaces the macro parameters in a name, such as `T` in
+    /// `norm_##T`, by the values of the case's keys, e.g. `bf16`, in order.
     pub fn declared(&self, keys: &[(&str, String)]) -> Vec<String> {
         let named = |rest: &str| {
             let mut parts = rest.split([',', ')']).next().unwrap_or_default().split("##");

@@ -46,7 +46,7 @@ impl Watchdog {
             self.0.borrow(),
             LONGEST.as_secs()
         );
-        // Skip the regular exit, which would wait for the kernel at each step. SAFETY: ends the process.
+        // Exit without destructors: each of them would wait for the hanging kernel. SAFETY: ends the process.
         unsafe { nix::libc::_exit(Exit::Incomplete as i32) }
     }
 }

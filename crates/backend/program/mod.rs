@@ -24,10 +24,10 @@ use ulplab_operations::ops::{Buffer, Case, Outputs, Problem, Role, Scalar};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Once for every run, with the paths of its inputs and of its outputs behind its arguments.
+    /// The program is started once for every run. The paths of the input file and of the output file follow its arguments.
     #[default]
     Once,
-    /// Once for all runs: the program reads the paths of each run from its stdin.
+    /// The program is started once for all runs. It reads the paths of each run from its stdin.
     Serve,
 }
 

@@ -17,17 +17,17 @@ use serde::Deserialize;
 use serde_json::json;
 use ulplab_core::error::refuse;
 
-/// Lines of a program's stderr that are shown when it fails.
+/// Number of last lines of a program's stderr that are shown if the program fails.
 const TAIL: usize = 20;
-/// Largest number of bytes kept of stderr, and of one line of stdout.
+/// Largest number of bytes that are stored of stderr, and of one line of stdout.
 const KEPT: usize = 1 << 16;
-/// Number of stdout lines that are not an answer and are kept for error messages.
+/// Number of last stdout lines that are not answers; they are shown in error messages.
 const STRAY: usize = 3;
 /// Capacity of the queue of unread stdout lines.
 const WAITING: usize = 1024;
 /// Interval at which the clock and the signal flag are checked while waiting for a program.
 const POLL: Duration = Duration::from_millis(10);
-/// Time that a program has to end after its last output, before it is killed.
+/// Longest time that a program may take to end after its last output; it is then killed.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Limits of the wait for a program: a timeout, and a flag that interrupts the wait.
@@ -39,7 +39,7 @@ pub struct Limits<'a> {
 }
 
 impl Limits<'static> {
-    /// The time that a program has to end after its last output.
+    /// Limits of the wait for the end of a program after its last output. An interrupt does not end this wait.
     const GRACE: Self = Self {
         timeout: GRACE,
         stop: &NEVER,
@@ -58,11 +58,11 @@ impl Limits<'_> {
     }
 }
 
-/// A running program, and the end of its stderr.
+/// A running program, and the last bytes of its stderr.
 struct Process {
     child: Child,
     stderr: Tail,
-    /// True once the group is killed. Its process id may then belong to another process.
+    /// True once the process group is killed. It must not be killed twice: its id may then belong to another process.
     killed: bool,
 }
 
@@ -98,7 +98,7 @@ impl Process {
         }
     }
 
-    /// Kills the whole process group. No error if the group has already ended.
+    /// Kills the whole process group. Does nothing if the group has already ended.
     fn kill(&mut self) {
         if std::mem::replace(&mut self.killed, true) {
             return;
@@ -115,7 +115,7 @@ impl Drop for Process {
     }
 }
 
-/// Runs a program to its end, with two paths after its arguments. Returns the end of its stderr; the error says what went wrong.
+/// Runs a program to its end, with two paths after its arguments. Returns the end of its stderr, or a description of the failure.
 pub fn run_once(run: &[String], paths: [&Path; 2], limits: Limits) -> Result<String, String> {
     let mut process = Process::start(run, &paths, [Stdio::null(), Stdio::null()])?;
     let outcome = process.wait(limits);
@@ -158,7 +158,7 @@ enum Answer {
 pub enum ServerError {
     /// The program answered with an error, and can take further requests.
     Answered(String),
-    /// The program has ended, or was killed because it cannot be trusted any longer.
+    /// The program has ended, or was killed: after a timeout, an interrupt, or an answer without a request.
     Gone(String),
 }
 
@@ -274,7 +274,7 @@ fn read_lines(stdout: ChildStdout, send: &SyncSender<String>) {
 /// The last bytes that a program wrote to stderr, at most [`KEPT`].
 struct Tail {
     text: Arc<Mutex<VecDeque<u8>>>,
-    /// Disconnected when the stream has ended.
+    /// Channel that is disconnected when the program's stderr has ended.
     ended: Receiver<()>,
 }
 
@@ -300,8 +300,8 @@ impl Tail {
         lock(&self.text).clear();
     }
 
-    /// Waits for the end of stderr, at most [`GRACE`], and returns its last lines for an error message. The stream of a killed
-    /// program ends at once, unless a child process that left the group holds the stream open.
+    /// Waits for the end of stderr, at most [`GRACE`], and returns its last lines for an error message. The wait has a limit
+    /// because a child process that left the program's group may hold the stream open after the program is killed.
     fn shown(&self) -> String {
         let _ = self.ended.recv_timeout(GRACE);
         self.so_far()

@@ -40,8 +40,9 @@ pub struct Rounding {
 }
 
 impl Rounding {
-    /// Finds the formats and sites of a recipe, and checks that each format can encode the rows of its sites. `noise`, if given,
-    /// replaces rounding errors; `stand_in`, if given, computes operations in place of the reference.
+    /// Finds the formats and sites of a recipe. Checks that each format can encode the rows of its sites, and that a Hadamard
+    /// rotation applies to both or none of the query and the key of a top-k selection: their products would change otherwise.
+    /// `noise`, if given, replaces rounding errors; `stand_in`, if given, computes operations in place of the reference.
     ///
     /// # Errors
     /// Returns the mistake and its place in the recipe.
@@ -75,8 +76,8 @@ impl Rounding {
         })
     }
 
-    /// Rejects rounding steps without effect in a window of `tokens` tokens: the step's token numbers lie beyond the window's
-    /// rows, or its sites have no rows in so short a window.
+    /// Returns an error if a rounding step has no effect in a window of `tokens` tokens: if the tokens to round are beyond the
+    /// window, or if the sites have no rows in so short a window (e.g. those of a compressed cache).
     ///
     /// # Errors
     /// Returns the mistake and its place in the recipe.
@@ -89,8 +90,9 @@ impl Rounding {
         Mistake::each("round", &self.rounds, check).map(drop)
     }
 
-    /// Resolves a recipe for some sites alone, without a model. `sites` lists each site with its layer and the channels of a row;
-    /// `turned` is the value of the field of that name. Rounding steps for other sites are left out.
+    /// Resolves a recipe for the listed sites only, without a model. `sites` lists each site with its layer and the number of
+    /// channels of a row. `turned` lists the sites with RoPE and the number of channels that RoPE rotates. Rounding steps for
+    /// other sites are left out.
     ///
     /// # Errors
     /// Returns the mistake and its place in the recipe.
@@ -124,8 +126,8 @@ impl Rounding {
         })
     }
 
-    /// Returns an entry for every tensor that the recipe rounds, in the model's order of sites: the index of the rounding step,
-    /// the layer and the site.
+    /// Returns the tensors that the recipe rounds: an entry for each rounding step that covers a tensor, with the index of the
+    /// step, the layer and the site. The tensors are in the order in which the model lists its sites.
     pub fn covered(&self, config: &dyn Config) -> Vec<(usize, Option<usize>, &'static str)> {
         let places = places(config);
         let of_place = |place: &Place| {
@@ -181,8 +183,8 @@ impl Rounding {
         }
     }
 
-    /// Rounds a tensor by having kernels write it as KV records and read these back. Returns false, and does nothing, unless the
-    /// recipe names such kernels and the rounding step covers whole records.
+    /// Rounds a tensor by kernels that write it as KV records and read the records back. Returns false, and does nothing, unless
+    /// the recipe names such kernels and the rounding step covers whole records.
     fn stored(&self, round: &Round, tensor: &mut Tensor<f32>) -> bool {
         let apart = round.asked.heads.is_some() || round.asked.layout.is_some();
         let whole = round.asked.segment.is_none() && !round.restricted() && !round.asked.hadamard && !apart;
@@ -191,9 +193,9 @@ impl Rounding {
         kernels.is_some_and(|(kernels, record)| kernels.store(record, &mut tensor.data))
     }
 
-    /// Returns the bytes in which the recipe stores one row of a site; a token has `rows` rows of `cols` channels. Returns `None`
-    /// if the recipe is not a storage format: if it rounds for one role, some channels or some tokens only, or adds noise. If
-    /// several formats round whole rows, the last one stores them.
+    /// Returns the bytes in which the recipe stores one row of a site; a token has `rows` rows of `cols` channels. The bytes are
+    /// those of the last format that rounds whole rows. Returns `None` if the recipe could not be stored: if it rounds only one
+    /// role, some channels or some tokens, or adds noise.
     pub fn bytes_per_row(&self, site: &Site, cols: usize, rows: usize) -> Option<f64> {
         let (mut whole, mut nope, mut rope) = (None, None, None);
         let turned = of_site(&self.turned, site.name);
@@ -209,7 +211,8 @@ impl Rounding {
                     whole = Some(round.codec.bytes_per_row(cols * joined) / joined as f64);
                     (nope, rope) = (None, None);
                 }
-                // A segment of a row that is already stored whole, or of a record, does not have a separate size.
+                // If the whole row is already stored, or if the format is a record, the segment has no separate size: return
+                // `None`.
                 Some(_) if whole.is_some() || round.record.is_some() => return None,
                 Some(Segment::Nope) => nope = Some(round.codec.bytes_per_row(cols - turned)),
                 Some(Segment::Rope) => rope = Some(round.codec.bytes_per_row(turned)),
@@ -225,7 +228,8 @@ impl Rounding {
         }
     }
 
-    /// Returns the sizes of the caches; all `None` if the recipe rounds nothing.
+    /// Returns the bytes of a cached vector, the cache bytes of a token, and the ratio of these to the bytes of a bf16 cache. All
+    /// three are `None` if the recipe rounds nothing.
     pub fn cache_bytes(&self, config: &dyn Config) -> CacheBytes {
         if self.rounds.is_empty() {
             return CacheBytes::default();
@@ -275,12 +279,12 @@ impl Rounding {
         self.rounds.iter().filter(|round| round.meets(site))
     }
 
-    /// Replaces the rounding error by Gaussian noise. The noise has the error's energy in every row, separately for channels with
-    /// and without RoPE, so that only the error's structure is lost. The draw depends on seed, site and row number, but not on
-    /// how the sequence was split into calls of the model.
+    /// Replaces the rounding error by Gaussian noise. With `gain` 1, the noise has the error's energy in every row, separately
+    /// for channels with and without RoPE, so that only the error's structure is lost. The noise depends on seed, site and row
+    /// number, but not on how the sequence was split into calls of the model.
     fn replace_by_noise(&self, Noise { seed, gain }: Noise, site: &Site, exact: &[f32], tensor: &mut Tensor<f32>) {
         let cols = tensor.cols();
-        // Split rows at the same channel at all sites: the draw at one site must not depend on that site's entry in `turned`.
+        // Split the rows of all sites at the same channel: the noise must not depend on the site's own number of RoPE channels.
         let turned = self.turned.iter().map(|(_, channels)| *channels).max().unwrap_or(0);
         let nope = cols.saturating_sub(turned);
         let mut rng = ChaCha8Rng::from_seed(*blake3::hash(format!("{seed}/{site}").as_bytes()).as_bytes());
@@ -330,7 +334,7 @@ fn places(config: &dyn Config) -> Vec<Place> {
     places.map(place).collect()
 }
 
-/// Returns the number of last channels that RoPE has rotated in a row of `site`, from the list `turned` of all sites.
+/// Returns the number of channels that RoPE rotates at the end of a row of `site`: the entry in `turned`, or 0 without an entry.
 fn of_site(turned: &[(&'static str, usize)], site: &str) -> usize {
     let here = turned.iter().find(|(name, _)| *name == site);
     here.map_or(0, |(_, channels)| *channels)

@@ -13,7 +13,7 @@ use ulplab_run::experiment::Mistake;
 pub struct Noise {
     /// Seed of the random draws.
     pub seed: u64,
-    /// Root mean square of the noise, relative to that of the error; 1 keeps the error's energy.
+    /// Root mean square of the noise divided by the root mean square of the rounding error; 1 keeps the error's energy.
     pub gain: f64,
 }
 
@@ -36,8 +36,8 @@ impl Noise {
     }
 }
 
-/// Rounds rows of `cols` numbers with `round`. If `noise` is given, it replaces the rounding errors. The draw depends only on the
-/// seed, on the tensor's name `what` and on the exact numbers, and not on the place or order of rounding.
+/// Rounds rows of `cols` numbers with `round`. If `noise` is given, it replaces the rounding errors. The random numbers depend
+/// only on the seed, the tensor's name `what` and the exact numbers, and not on the order in which tensors are rounded.
 pub fn rounded_or_noise(
     noise: Option<Noise>,
     what: &str,
@@ -59,8 +59,8 @@ pub fn rounded_or_noise(
     }
 }
 
-/// Overwrites `rounded` with `exact` + Gaussian noise, whose root mean square is `gain` times that of the error `rounded −
-/// exact`.
+/// Overwrites `rounded` with `exact` plus Gaussian noise. The root mean square of the noise is `gain` times the root mean square
+/// of the error `rounded − exact`.
 pub(super) fn of_energy(rng: &mut ChaCha8Rng, gain: f64, exact: &[f32], rounded: &mut [f32]) {
     let pairs = exact.iter().zip(&*rounded);
     let energy: f64 = pairs.map(|(&x, &y)| (f64::from(y) - f64::from(x)).powi(2)).sum();

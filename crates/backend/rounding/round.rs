@@ -18,8 +18,8 @@ use ulplab_run::experiment::Mistake;
 pub(super) struct Round {
     /// The rounding step as written in the recipe.
     pub asked: recipe::Round,
-    /// Names of the covered sites: tensors that the model computes with. The pattern may also match sites that are only recorded,
-    /// with other row lengths; these are not rounded.
+    /// Names of the covered sites. Sites that are only recorded, and not used in the computation, are left out even if the
+    /// pattern matches them: their rows have other lengths.
     sites: Vec<&'static str>,
     pub codec: Arc<dyn Codec>,
     /// The KV record, if the format is a record. A record stores all channels of a row: whole rows are encoded, even if only some
@@ -37,7 +37,7 @@ pub(super) struct Place {
     pub full: String,
     pub layer: Option<usize>,
     pub cols: usize,
-    /// Number of rows of a token, if the site has heads.
+    /// Number of rows per token, if the site has heads: each head is a row.
     pub heads: Option<usize>,
     /// Number of rows of a matrix, if the tensor is a recurrent state of matrices `[heads, K, V]`.
     pub matrix: Option<usize>,
@@ -157,8 +157,8 @@ impl Round {
         }
     }
 
-    /// Rejects a rounding step with token numbers beyond the rows of its sites, or with `tokens` for a site whose rows are not
-    /// tokens, or with sites without rows. `rows` returns the number of rows of a site.
+    /// Returns an error if the last number of `tokens` is beyond the rows of all covered sites, if `tokens` is given although the
+    /// rows of a site are not tokens, or if all covered sites have 0 rows. `rows` returns the number of rows of a site.
     ///
     /// # Errors
     /// Returns the mistake, with its key in the rounding step.

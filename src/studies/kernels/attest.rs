@@ -1,5 +1,5 @@
-//! Attestations: results of kernels on a GPU, stored in the repository. Any machine can compare them with the kernels in the
-//! tree.
+//! Attestations: results of kernels on a GPU, stored in the repository. A machine without a GPU can check that the kernels are
+//! still those that were verified.
 
 mod inputs;
 mod plausible;
@@ -62,8 +62,8 @@ pub struct VerifiedFile {
     /// blake3 digest of the source text that makes the operation's cases, bounds and verdicts.
     pub judgement: String,
     pub variants: BTreeMap<String, VariantResult>,
-    /// Digests of the machine code, launches, inputs and verdicts, made from the verified source text. If the text changes later
-    /// and these digests stay the same, the kernels still count as verified.
+    /// Digests of the machine code, launches, inputs and verdicts that the verified source text gave. If a changed text gives the
+    /// same digests, the kernels still count as verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digests: Option<Digests>,
     /// Results of planted faults, by `VARIANT MUTANT`: the first check that noticed the fault, or an empty text if none did.
@@ -84,8 +84,8 @@ pub struct VariantResult {
 }
 
 impl Attestation {
-    /// Makes the attestation of a complete run on a device, and enters the version of this machine's NVRTC. The attestation
-    /// contains the operations whose variants all ran on every case without any violation, and whose gates pass.
+    /// Makes the attestation of a complete run on a device, with the version of this machine's NVRTC. The attestation contains
+    /// the operations whose variants all ran on every case without any violation, and whose gates pass.
     pub fn of(run: &Run, sources: &[Source], device: &Device, results: &[MutantResult]) -> Result<Self> {
         let (major, minor) = Toolkit::open()?.version;
         let verified = |source: &Source| {
@@ -145,8 +145,8 @@ impl Attestation {
         };
         all.device = self.device;
         for (op, mut verified) in self.ops {
-            // If this run planted no faults, keep the stored results of planted faults, provided kernels and judgement are
-            // unchanged.
+            // If this run planted no faults, keep the stored results of planted faults, unless the kernels or the code that
+            // checks them changed.
             if let Some(before) = all.ops.get(&op).filter(|_| verified.mutants.is_empty())
                 && (&before.kernels, &before.judgement) == (&verified.kernels, &verified.judgement)
             {
@@ -159,7 +159,8 @@ impl Attestation {
     }
 }
 
-/// True if the run is complete and ran all variants of a file on every case without any violation, and all gates pass.
+/// True if the run is complete and ran all variants of a file on every case without any violation, and all gates of the file's
+/// operation pass (except gates for other devices).
 fn is_right(run: &Run, source: &Source) -> bool {
     let cases = ops::find(&source.op).map(|op| op.cases());
     let ran = |variant: &Variant| {
@@ -177,7 +178,7 @@ fn is_right(run: &Run, source: &Source) -> bool {
 }
 
 impl VariantResult {
-    /// Collects the results of a variant in a run.
+    /// Collects the results of a variant from the records of a run.
     fn of(run: &Run, source: &Source, variant: &Variant) -> Self {
         let kernel = source.full_name(&variant.name);
         let (mut cases, mut found) = (HashSet::new(), Self::default());
@@ -273,7 +274,8 @@ fn differences(source: &Source, verified: &VerifiedFile, now: Option<&Made>) -> 
     found
 }
 
-/// True if `killed` names a check that noticed a fault, as `CASE: N of M OUTPUT` with a known case and N above 0.
+/// True if `killed`, the stored result of a planted fault, names the check that noticed the fault: it must have the form
+/// `CASE: N of M OUTPUT`, with a case in `cases` and N above 0.
 fn noticed(killed: &str, cases: &HashSet<String>) -> bool {
     let Some((case, rest)) = killed.split_once(": ") else {
         return false;
@@ -301,14 +303,14 @@ pub fn gate(folder: Option<&Path>) -> Result<Exit> {
     let held = Held::new(&sources, &attestations, missing(&sources, &attestations))?;
     held.show(["PASS", "FAIL", "NOT JUDGED"], "");
     Ok(match held.exit() {
-        // Some kernel file could not be read, so the comparison is incomplete.
+        // A kernel file could not be read, so not all files were compared.
         _ if broken => Exit::Usage,
         exit => exit,
     })
 }
 
 /// Compares the compiled files with their attestations. The verdict is ATTESTED instead of PASS, since no kernel was run. If
-/// `whole` is false, only a part of the experiment was selected, and the exit code is that of NOT JUDGED instead of PASS.
+/// `whole` is false, only a part of the experiment was selected: the exit code for success is then `NotJudged`, not `Pass`.
 pub fn hold(sources: &[Source], whole: bool, json: bool) -> Result<Exit> {
     let attestations = Attestation::read_all(&results()?)?;
     let held = Held::new(sources, &attestations, Vec::new())?;

@@ -28,13 +28,13 @@ use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::Phase;
 use ulplab_operations::ops::sums::ACCUMULATORS;
 
-/// GPU kernels, and programs: every variant on every case of its operation.
+/// Experiment with GPU kernels and programs: runs every variant on every case of its operation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct KernelStudy {
     /// The model that some cases read: a name in `datasets/manifest.toml`, or the path of a folder.
     pub model: Option<String>,
-    /// Tokens of the window of text.
+    /// Number of tokens in the window of text.
     pub tokens: usize,
     /// The text that the model reads: one window.
     #[serde(rename = "window", deserialize_with = "written_out")]
@@ -42,22 +42,22 @@ pub struct KernelStudy {
     /// Patterns of variants, e.g. `rope.*`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kernels: Vec<String>,
-    /// Programs that are variants too.
+    /// Programs to run as further variants.
     #[serde(rename = "command", skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<Command>,
-    /// Operations of the user's.
+    /// Operations that the user defines.
     #[serde(rename = "op", skip_serializing_if = "Vec::is_empty")]
     pub ops: Vec<OwnOp>,
-    /// Cases of the user's.
+    /// Cases that the user defines.
     #[serde(rename = "case", skip_serializing_if = "Vec::is_empty")]
     pub own_cases: Vec<OwnCase>,
-    /// Patterns of the cases to try them on; all of the operations, if empty.
+    /// Patterns of the cases to run; all cases of the operations if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cases: Vec<String>,
-    /// Draws of the inputs of every case, with `seed` and the numbers after it [default: 1]. All must be right. Cases whose inputs are a
-    /// model's have one, and times are taken of the first.
+    /// Number of random inputs for every case [default: 1], made with the seeds `seed`, `seed` + 1, …. The outputs must be right
+    /// for all inputs. A case with inputs from a model has one input. Times are measured on the first input.
     pub draws: Option<u64>,
-    /// The resolved patterns: variants and programs, and the names of their cases. Only a stored run has them.
+    /// Kernel variants that match the patterns, and all programs. Only a stored run has this list.
     #[serde(rename = "recipe", skip_serializing_if = "Vec::is_empty")]
     #[schemars(skip)]
     pub variants: Vec<Described>,
@@ -87,27 +87,28 @@ pub struct Described {
 pub struct Command {
     /// The operation.
     pub op: String,
-    /// Name; the operation is called `op.name`.
+    /// Name of the program, which appears in results as `op.name`.
     pub name: String,
-    /// Its description, in one line.
+    /// Description of the program, in one line.
     pub doc: String,
-    /// The program and its first arguments; in mode `once` the paths of the two files come behind them.
+    /// The program and its arguments. In mode `once`, the paths of the input file and of the output file follow.
     pub run: Vec<String>,
     #[serde(default)]
     pub mode: Mode,
-    /// Seconds that it may take for one run of a case, before it is killed.
+    /// Timeout in seconds for one run of a case, after which the program is killed.
     #[serde(default = "operations::timeout")]
     pub timeout: f64,
-    /// Patterns of the cases to try it on, in place of the experiment's.
+    /// Patterns of the cases to run the program on, in place of the experiment's `cases`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cases: Vec<String>,
-    /// Patterns of further files that the program depends on, in addition to those that `run` names, relative to the folder of the
-    /// experiment file: a run is continued only if they are unchanged.
+    /// Patterns of files that the program depends on, relative to the folder of the experiment file. A run is continued only if
+    /// these files, and the files that `run` names, are unchanged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub watch: Vec<String>,
-    /// Why outputs of two runs may differ.
+    /// Reason why the outputs of two runs may differ.
     pub nondeterministic: Option<String>,
-    /// The accumulator of its sums of products, where the operation defines their bits: `f32` (the default), `wgmma` or `defined`.
+    /// Accumulator of the program's sums of products: `f32` (the default), `wgmma` or `defined`. Only for operations that define
+    /// the bits of these sums.
     pub accumulator: Option<String>,
 }
 
@@ -130,7 +131,7 @@ impl KernelStudy {
     /// match, and the programs.
     ///
     /// # Errors
-    /// If a pattern matches nothing, or a definition is wrong.
+    /// Returns an error if a pattern matches nothing, or a definition is wrong.
     pub fn resolved(&self, sources: &[KernelFile]) -> Result<Self, Mistake> {
         operations::check_definitions(self)?;
         let variants = sources.iter().flat_map(KernelFile::kernels);
@@ -205,7 +206,7 @@ impl Study for KernelStudy {
     }
 
     /// Always returns an error: calibration of gates needs runs of correct kernels, which need a GPU. Instead, the message states
-    /// the smallest faults that the judgements notice, which were measured without a GPU.
+    /// the smallest faults that the checks of outputs notice, which were measured without a GPU.
     fn null(&self, _draws: usize, _phases: &[Phase], _wanted: &[Wanted]) -> Result<Null, String> {
         let power = power::stored().map_err(|error| error.to_string())?;
         let patterns = || self.kernels.iter().filter_map(|pattern| pattern.split('.').next());
@@ -220,7 +221,8 @@ impl Study for KernelStudy {
         ))
     }
 
-    /// Accepts the sites of checks and times, which all experiments of kernels have, and the outputs of the operations.
+    /// Returns an error unless `at`, the pattern of a gate, matches the site of a check, the site of times, or an output of an
+    /// operation. Accepts any `at` if the list of an operation's outputs is incomplete.
     fn check_site(&self, at: &str) -> Result<(), String> {
         if CHECKS.iter().chain([&TIME]).any(|site| matches(at, site)) {
             return Ok(());

@@ -19,11 +19,11 @@ use ulplab_operations::ops::guards::Checked;
 use ulplab_operations::ops::judge::{self, Judge, Measured, Rule, Tensor};
 use ulplab_operations::ops::{Buffer, Outputs, Problem, Role};
 
-/// Largest size of a capsule's tensors, in bytes. If the tensors are larger, only rows around the worst element are kept.
+/// Largest size of a capsule's tensors, in bytes. If the tensors are larger, only rows around the worst element are stored.
 pub const LIMIT: usize = 64 << 20;
-/// Number of rows that are kept on either side of the worst element.
+/// Number of rows that are stored on either side of the worst element.
 const AROUND: usize = 8;
-/// Inputs of at most this many bytes are kept whole, even if the capsule exceeds [`LIMIT`].
+/// Inputs of at most this many bytes are stored whole, even if the capsule exceeds [`LIMIT`].
 const SMALL: usize = 1 << 20;
 
 /// The result of a kernel or program on a case.
@@ -34,11 +34,11 @@ pub enum CellResult<'a> {
     Nothing { why: &'a str, file: Option<&'a [u8]> },
 }
 
-/// The folder of capsules, and the invocation of the run that writes them.
+/// The folder of capsules, and the command line of the run that writes them.
 pub struct Capsules {
     pub folder: PathBuf,
     pub invocation: Invocation,
-    /// True if the run's cells have more than one draw.
+    /// True if the run tries several random inputs (draws) of each case.
     pub several: bool,
 }
 
@@ -57,9 +57,10 @@ impl Capsules {
         probe.close().map_err(Error::io(folder, "write to"))
     }
 
-    /// Writes `<folder>/<recipe>.<case>.safetensors`. In it, `in.NAME` are inputs, `got.NAME` outputs, `want.NAME` the expected
-    /// values and `bound.NAME` their bounds, for all outputs that were compared. If a program wrote an invalid file, the file is
-    /// copied to `<folder>/<recipe>.<case>.left`. If several draws of a case fail, only the first is written.
+    /// Writes `<folder>/<recipe>.<case>.safetensors`, with inputs `in.NAME`, outputs `got.NAME`, and for all compared outputs the
+    /// expected values `want.NAME` and bounds `bound.NAME`. For a part of an output, a number follows NAME.
+    /// If a program wrote an invalid file, the file is copied to `<folder>/<recipe>.<case>.left`. If a case fails on several
+    /// random inputs, only the first failure is written.
     pub fn keep(&self, cell: &Cell, draw: Draw, left: &CellResult) -> Result<()> {
         let (case, problem, seed) = (draw.case, draw.problem, draw.seed);
         let mut judged = Vec::new();
@@ -114,7 +115,7 @@ impl Capsules {
         }
     }
 
-    /// Returns the invocation that runs only this cell, with a single draw.
+    /// Returns the command line that runs only this cell, on one random input.
     fn alone(&self, cell: &str) -> Invocation {
         let others = |item: &&String| !(self.several && item.trim_start().starts_with("draws"));
         let set = self.invocation.set.iter().filter(others).cloned();
@@ -135,7 +136,7 @@ fn name(recipe: &str, case: &str) -> String {
     format!("{recipe}.{case}").replace(|c| !plain(c), "_")
 }
 
-/// Returns the parts of outputs that are judged separately because their expected values depend on the outputs.
+/// Returns the parts of outputs that are checked separately because their expected values depend on the outputs.
 fn parts(judges: &[Judge], outputs: &Outputs) -> Vec<ulplab_operations::ops::judge::Part> {
     let taken = judges.iter().filter_map(|judge| match &judge.rule {
         Rule::Parts(parts) => Some(parts(outputs)),

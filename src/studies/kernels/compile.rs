@@ -17,15 +17,17 @@ use ulplab_core::error::{Error, Exit, Result, did_you_mean};
 use ulplab_core::list::distinct;
 use ulplab_operations::ops::{Case, Op, Problem, Scalar};
 
-/// Architectures to compile for: those that kernels run on, and later ones.
+/// Architectures to compile for by default: Hopper, on which the kernels run, and the later Blackwell.
 pub const ARCHITECTURES: &[&str] = &["sm_90a", "sm_100a"];
-/// Launch limits of all GPUs of these architectures: threads of a block, dimensions of the grid, dimensions of a block.
+/// Launch limits of all GPUs of these architectures: threads of a block, dimensions of the grid and of a block, and bytes of
+/// shared memory of a block.
 const MOST_THREADS: u32 = 1024;
 const MOST_BLOCKS: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 const MOST_BLOCK: [u32; 3] = [1024, 1024, 64];
 const MOST_SHARED: u32 = 227 * 1024;
 
-/// Compiles the kernels of the planned cells. Files, variants and cases without a planned cell are skipped.
+/// Compiles the kernels of the planned cells (pairs of a variant and a case). Files, variants and cases without a planned cell
+/// are skipped.
 pub struct Compile<'a> {
     pub study: &'a KernelStudy,
     pub planned: &'a Planned<'a>,
@@ -49,8 +51,9 @@ type Findings = BTreeMap<String, BTreeSet<String>>;
 type Entries = BTreeMap<String, Entry>;
 
 impl Compile<'_> {
-    /// Compiles the selected kernels, prints the resources of each, and reports mistakes in headers. If there are none, compares
-    /// the files with their attestations. A mistake gives [`Exit::Usage`]. `why` is printed: the reason why kernels are not run.
+    /// Compiles the selected kernels, prints the resources of each, and reports mistakes in headers. If a header has a mistake,
+    /// returns [`Exit::Usage`]; else compares the files with their attestations. `why`, the reason why kernels are not run, is
+    /// printed.
     pub fn run(&self, why: &str) -> Result<Exit> {
         let toolkit = Toolkit::open()?;
         let (major, minor) = toolkit.version;
@@ -166,8 +169,8 @@ impl Compile<'_> {
     }
 }
 
-/// Returns the smallest case that needs no model and has the same keys as `case`, or else the same names of keys. The buffers of
-/// this case have the same names as those of `case`. Returns `case` itself if there is no such case.
+/// Returns a small case whose buffers have the same names as the buffers of `case`: the smallest case that needs no model and has
+/// the same keys and values; else the smallest with the same key names; else `case` itself.
 pub fn named_by(op: &dyn Op, case: &Case) -> Case {
     let names = |case: &Case| case.keys.iter().map(|(name, _)| *name).collect::<Vec<_>>();
     let cases = op.cases().into_iter().filter(|other| !other.inputs.need_model());

@@ -6,29 +6,31 @@ use ulplab_core::metrics::{Bound, MAX_ABS, Metric, VIOLATIONS};
 use ulplab_core::record::{Failure, Record, Worst};
 use ulplab_operations::ops::{Case, Problem};
 
-/// Site of the record with the number of draws that have a violation.
+/// Site of the record that counts the draws (random inputs) with a violation.
 pub const DRAWS: &str = "draws";
 
-/// A case with its inputs drawn from one seed.
+/// A case with random inputs from one seed.
 #[derive(Clone, Copy)]
 pub struct Draw<'a> {
     pub case: &'a Case,
     pub problem: &'a Problem,
     pub seed: u64,
-    /// True if a capsule is written when the draw fails. Only the first draw that fails gets a capsule.
+    /// True if a capsule (a file that reproduces a failure) is written when the outputs fail. Only the first failing draw gets
+    /// one.
     pub keep: bool,
 }
 
-/// Merged records of one cell over its draws: the worst value of each output and metric, and the total number of elements.
+/// Records of one cell (a kernel on a case), merged over all its random inputs: the worst value of each output and metric, and
+/// the total number of elements.
 #[derive(Default)]
 pub struct Drawn {
-    /// True if more than one draw is planned; messages about failures then name the seed.
+    /// True if several random inputs are planned; messages about failures then name the seed.
     several: bool,
     records: Vec<Record>,
     draws: u64,
-    /// Number of draws with a violation.
+    /// Number of random inputs whose outputs have a violation.
     wrong: u64,
-    /// Seed of the first draw with a violation.
+    /// Seed of the first inputs whose outputs have a violation.
     first: Option<u64>,
 }
 
@@ -40,10 +42,10 @@ impl Drawn {
         }
     }
 
-    /// Merges the records of the draw with this seed.
+    /// Merges the records that were measured on the inputs with this seed.
     ///
     /// # Errors
-    /// If a metric is unknown.
+    /// Returns an error if a metric is unknown.
     pub fn add(&mut self, seed: u64, mut records: Vec<Record>) -> Result<()> {
         self.draws += 1;
         if self.several {
@@ -54,8 +56,8 @@ impl Drawn {
             self.wrong += 1;
             self.first.get_or_insert(seed);
         }
-        // Match records of different draws by site, metric and order: an output that is judged in two ways has two records of the
-        // same metric.
+        // Match records of different seeds by site, metric and order: an output that is checked in two ways has two records of
+        // the same metric.
         let mut compared = vec![false; self.records.len()];
         for mut record in records {
             let kept = self.records.iter_mut().zip(&mut compared);
@@ -81,17 +83,18 @@ impl Drawn {
         Ok(())
     }
 
-    /// True if no draw so far has a violation.
+    /// True if no inputs so far led to a violation.
     pub fn is_right(&self) -> bool {
         self.wrong == 0
     }
 
-    /// True if no draw so far has given a record.
+    /// True if the runs so far gave no record: the variant then does not support the case.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Returns the merged records of the cell and, if there are several draws, a record of the number of wrong draws.
+    /// Returns the merged records of the cell. If there were several random inputs, adds a record with the number of inputs that
+    /// led to a violation.
     pub fn records(self) -> Vec<Record> {
         let mut records = self.records;
         let Some(like) = records.first().filter(|_| self.draws > 1) else {
@@ -116,8 +119,8 @@ impl Drawn {
     }
 }
 
-/// Adds the draw's seed to failure messages, and the worst element of an output to all records of the output. A merged cell may
-/// have the records of different metrics from different draws, so each record must name the worst element itself.
+/// Adds the seed of the inputs to failure messages, and the worst element of an output to all records of the output. A merged
+/// cell may have the records of different metrics from different seeds, so each record must name the worst element itself.
 fn name_draw(seed: u64, records: &mut [Record]) {
     let errors = records.iter().filter(|record| record.metric == MAX_ABS.name);
     let elements = errors.map(|record| (record.site.clone(), record.worst.clone()));

@@ -2,7 +2,7 @@
 
 use crate::backend::cuda::{Source, Variant};
 
-/// Keys of a launch, each with the words in messages that refer to it.
+/// Keys of a launch, each with the phrases by which messages refer to the key.
 const KEYS: [(&str, &[&str]); 6] = [
     ("grid", &["grid: ", "grid is ", "grid has ", "a grid of "]),
     (
@@ -15,8 +15,8 @@ const KEYS: [(&str, &[&str]); 6] = [
     ("args", &["args has "]),
 ];
 
-/// Returns the line number of the mistake in the header that the message `what` describes: the line of the launch with the key
-/// that the message names, else a line with a word that the message quotes, else the variant's first line.
+/// Returns the header's line for the mistake that the message `what` describes: the line of the launch with the key that the
+/// message names, else a line with a word that the message quotes, else the variant's first line.
 pub fn line_of(source: &Source, variant: &Variant, what: &str) -> usize {
     let lines: Vec<&str> = source.text.lines().collect();
     let named = |line: &&str| line.trim_start().starts_with("name") && line.contains(&format!("\"{}\"", variant.name));
@@ -44,11 +44,11 @@ pub fn line_of(source: &Source, variant: &Variant, what: &str) -> usize {
     start + found.unwrap_or(0) + 1
 }
 
-/// Returns the range of lines of the launch that a message names, relative to the line of the variant's name; `None` if the
-/// launch has no table `[[variant.launch]]`.
+/// Finds the launch that the message `what` names in `lines`, the variant's lines of the header. Returns the index of the first
+/// line of the launch and the index after its last line; `None` if the launch has no table `[[variant.launch]]`.
 fn launch_lines(variant: &Variant, what: &str, lines: &[&str]) -> Option<(usize, usize)> {
     let name = what.split("launch '").nth(1)?.split('\'').next()?;
-    // The launch's name may have parts in braces, which the case's keys replace.
+    // The launch's name may have parts in braces, such as `{T}`, which are replaced by the values of the case's keys.
     let fits = |template: &str| match (template.split_once('{'), template.rsplit_once('}')) {
         (Some((before, _)), Some((_, after))) => name.starts_with(before) && name.ends_with(after),
         _ => false,

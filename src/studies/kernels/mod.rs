@@ -56,7 +56,7 @@ pub use show::{line, times};
 /// Name of the shipped experiment with all kernels.
 pub const SHIPPED: &str = "kernels";
 
-/// Name of the site in records of times.
+/// Site of the records that hold times.
 pub const TIME: &str = "time";
 
 /// Checks that a planted fault with the name `op.mutant` exists.
@@ -71,18 +71,18 @@ pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {
     refuse(!names.iter().any(|other| other == name), why).map_err(Error::Usage)
 }
 
-/// Stands for the function that reads tensors at model sites in draws after the first. It always fails, because only the first
-/// draw reads a model.
+/// Stand-in for the function that reads tensors at sites of a model. It always returns an error: only the first of a case's draws
+/// (random inputs) may read a model, and all others get this function.
 const NO_MODEL: fn(&str) -> std::result::Result<Vec<Rows>, String> =
     |pattern| Err(format!("tensors at {pattern} are not drawn"));
 
-/// Runs cells of kernels; `data` makes the inputs of their problems.
+/// Runs cells. A cell is one kernel or program on one case. `data` makes the inputs of the cases.
 pub struct Cells<'a> {
     pub study: &'a KernelStudy,
     pub data: &'a Data<'a>,
     pub done: &'a dyn Fn(&Cell, Vec<Record>) -> Result<()>,
     pub stop: &'a AtomicBool,
-    /// Folder and invocation for the capsules of failed cells; `None` to write none.
+    /// Folder and command line for the capsules (files that reproduce failed cells); `None` to write none.
     pub keep: Option<&'a Capsules>,
 }
 
@@ -112,8 +112,8 @@ impl Cells<'_> {
                 let seed = self.data.seed().wrapping_add(draw);
                 let other = Data::new(seed, &NO_MODEL).with_checkpoint(self.data.checkpoint().ok());
                 let data = if draw == 0 { self.data } else { &other };
-                // Check large addresses only in the first draw: they do not depend on the numbers, and take a hundred times as
-                // long as a draw of a small case.
+                // Check addresses beyond 32 bits only on the first inputs: this check does not depend on the numbers, and takes a
+                // hundred times as long as the other checks of a small case.
                 let mut case = Case {
                     timed: case.timed && draw == 0,
                     large: case.large && draw == 0 && accumulator.is_none(),
@@ -142,7 +142,7 @@ impl Cells<'_> {
                         Err(why) => vec![unknown(cell, &case, "inputs", why)],
                     };
                     drawn.add(seed, records)?;
-                    // A variant that does not support the case gives no records, so its other draws are skipped.
+                    // A variant that does not support the case gives no records: skip its other random inputs.
                     match draw + 1 == draws || drawn.is_empty() {
                         true => (self.done)(cell, drawn.records())?,
                         false => open.push((cell, drawn)),
@@ -156,7 +156,7 @@ impl Cells<'_> {
         Ok(())
     }
 
-    /// Writes a capsule with the outputs of a cell, if the cell failed and --keep-failed is given.
+    /// Writes a capsule (a file with inputs and outputs) of a cell, if the cell failed and --keep-failed is given.
     pub fn keep_failed(&self, cell: &Cell, draw: Draw, checked: &Checked) -> Result<()> {
         match self.keep {
             Some(capsules) if draw.keep && failures(&checked.measured).next().is_some() => {
@@ -166,7 +166,8 @@ impl Cells<'_> {
         }
     }
 
-    /// Writes a capsule of a cell without outputs to judge, with the inputs and the reason, if --keep-failed is given.
+    /// Writes a capsule (a file with the inputs and the reason) of a cell that has no outputs to check, if --keep-failed is
+    /// given.
     pub fn keep_unjudged(&self, cell: &Cell, draw: Draw, why: &str, file: Option<&[u8]>) -> Result<()> {
         self.keep.filter(|_| draw.keep).map_or(Ok(()), |capsules| {
             capsules.keep(cell, draw, &CellResult::Nothing { why, file })
@@ -189,7 +190,7 @@ pub fn of_op<'a>(op: &str, cells: &[&'a Cell]) -> Vec<&'a Cell> {
     cells.iter().copied().filter(|cell| cell.kernel().0 == op).collect()
 }
 
-/// Runs cells of kernel variants, with the options of the run.
+/// Runs the cells of kernel variants on a GPU; holds the options of the run.
 pub struct Variants<'a> {
     pub cells: Cells<'a>,
     pub sources: &'a [KernelFile],
@@ -210,7 +211,7 @@ impl Variants<'_> {
             if here.is_empty() {
                 continue;
             }
-            // No fault is planted in a file that does not have it.
+            // Plant no fault in a file whose header does not list the fault.
             let planted = |fault: &&Mutant| self.mutant == Some(&*source.full_name(&fault.name));
             let fault = source.header.mutants.iter().find(planted);
             let cases = crate::ops::find(&source.op).map_err(Error::Usage)?.cases();

@@ -39,7 +39,7 @@ struct Planted {
     results: Vec<MutantResult>,
 }
 
-/// Access to the results of planted faults in a run's folder.
+/// Reads and writes the files with the results of planted faults in a run's folder.
 pub struct MutantFiles {
     folder: PathBuf,
     run: String,
@@ -84,7 +84,7 @@ impl MutantFiles {
     /// Reads the results of all faults of the operations that `cells` contain, in the order of `sources`.
     ///
     /// # Errors
-    /// If a result is missing or damaged.
+    /// Returns an error if a result is missing or damaged.
     pub fn all(&self, sources: &[Source], cells: &[&Cell]) -> Result<Vec<MutantResult>> {
         let folder = self.folder.display();
         let missing = |fault: String| Error::Incomplete(format!("{folder}: the fault {fault} was not planted"));
@@ -93,10 +93,10 @@ impl MutantFiles {
         Ok(results.collect::<Result<Vec<_>>>()?.concat())
     }
 
-    /// Reads the results that exist already.
+    /// Reads the results of the faults that were already planted.
     ///
     /// # Errors
-    /// If a result is damaged.
+    /// Returns an error if a result is damaged.
     pub fn found(&self, sources: &[Source], cells: &[&Cell]) -> Result<Vec<MutantResult>> {
         let results = self.each(sources, cells)?.into_iter();
         Ok(results.flat_map(|(_, results)| results.unwrap_or_default()).collect())
@@ -154,7 +154,8 @@ fn first_uses<'a>(
 }
 
 impl Variants<'_> {
-    /// Plants a share of the faults of these operations in every variant that has them. Skips faults that already have results.
+    /// Tests all planted faults of the operations `ops`, each in every variant that has the fault. Tests only the faults that
+    /// `share` assigns to this process, and skips faults that already have results.
     pub fn mutants(&self, ops: &[&str], share: Share, files: &MutantFiles) -> Result<()> {
         for source in self.sources.iter().filter(|source| ops.contains(&source.op.as_str())) {
             let mut mutants = Vec::new();
@@ -164,8 +165,8 @@ impl Variants<'_> {
                 }
             }
             let op = ops::find(&source.op).map_err(Error::Usage)?;
-            // Large timed cases, and cases with activations of the model, come last, because they take long and most faults are
-            // noticed before.
+            // Try slow cases last (timed cases, which are large, and cases that read activations of a model): the fast cases
+            // reveal most faults.
             let mut cases = op.cases();
             cases.sort_by_key(|case| case.timed || case.inputs.need_model());
             // Each problem is made when a fault first needs it, and reused for later faults.
@@ -180,7 +181,8 @@ impl Variants<'_> {
         Ok(())
     }
 
-    /// Tries a fault on the cases until every variant that has it was noticed. Returns one result per variant.
+    /// Runs every variant that has the fault on one case after another, until the checks have noticed the fault in all of these
+    /// variants. Returns one result per variant.
     fn results(&self, source: &Source, mutant: &Mutant, op: &dyn Op, cases: &[Prepared]) -> Result<Vec<MutantResult>> {
         let kernels = self.session.load_with(source, Some(mutant));
         let variants = source.header.variants.iter();
@@ -192,7 +194,7 @@ impl Variants<'_> {
             killed: None,
         };
         let mut results: Vec<_> = named.map(|variant| (variant, result(variant))).collect();
-        // Try large buffers last: a case with large buffers takes seconds, and few faults show only there.
+        // Try large buffers last: a case with large buffers takes seconds, and few faults need large buffers to be noticed.
         for large in [false, true] {
             for (case, prepared) in cases.iter().filter(|(case, _)| case.large || !large) {
                 if results.iter().all(|(_, result)| result.killed.is_some()) {

@@ -8,7 +8,7 @@ pub struct Options {
     pub device: OnDevice,
     /// Architectures to compile for if no kernel is run; if empty, all of [`ARCHITECTURES`](super::ARCHITECTURES).
     pub architectures: Vec<String>,
-    /// True if only the timed cases are run. Then only a failed gate gives a failing exit code.
+    /// True if only the timed cases are run. The run then passes even if some gates have no cases and so are not judged.
     pub timed: bool,
     /// True if the variant `simple` is skipped on cases that another variant supports.
     pub fast_only: bool,
@@ -20,17 +20,17 @@ pub struct Options {
     pub attest: Option<PathBuf>,
     /// Folder for the inputs and outputs of failed cells.
     pub keep_failed: Option<PathBuf>,
-    /// File with the times of peers.
+    /// File with the times of peers (other implementations).
     pub peers: Option<PathBuf>,
-    /// Processes to share the run among; `None` if this process runs all cells.
+    /// Processes that share the run; `None` if this process runs all cells.
     pub workers: Option<Workers>,
 }
 
-/// The processes that share a run of kernels, and their GPUs. Their other options are those of the command line.
+/// The processes that share a run of kernels, and their GPUs. Each process also gets the other options of this command.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Workers {
-    /// Processes that share the work on each GPU, operation by operation: most of the time goes into references on the CPU. Times are
-    /// taken by one process at a time [default: half of the cores, at most 8; without a GPU 1].
+    /// Number of processes on each GPU. They divide the work by operation, because references on the CPU take most of the time.
+    /// One process at a time measures times [default: half of the cores, at most 8; without a GPU 1].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub jobs: Option<u16>,
     /// The GPUs to use: all, or their numbers, such as 0,2 [default: the first].

@@ -13,7 +13,7 @@ use ulplab_core::input;
 use ulplab_core::metrics::{OF_LIMIT, TIMES_PEER, US_LIMIT, US_PEER};
 use ulplab_operations::ops::judge::Measured;
 
-/// The fastest peer on each case, on one device.
+/// The fastest peer (third-party implementation) on each case, on one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peers {
     /// The file with the times.
@@ -26,7 +26,7 @@ pub struct Peers {
     pub fastest: BTreeMap<String, Peer>,
     /// The fastest kernel that moves a case's bytes without computing, by `op/case`.
     pub limits: BTreeMap<String, Peer>,
-    /// Names of peers that were not tried.
+    /// Names of peers (third-party implementations) that were not timed.
     pub left_out: Vec<String>,
     /// Reasons why Python could not import an operation's peers, by operation.
     pub absent: BTreeMap<String, String>,
@@ -54,8 +54,8 @@ struct PeersFile {
     absent: BTreeMap<String, String>,
 }
 
-/// Number of the method for cold times: `METHOD` of `experiments/peers/kernels_stopwatch.py`. Method 1 did not flush lines that
-/// L2 had been asked to keep.
+/// Version of the method that measures times with a flushed L2 cache: `METHOD` of `experiments/peers/kernels_stopwatch.py`.
+/// Version 1 did not evict lines that a kernel had asked the L2 cache to keep.
 const METHOD: u32 = 2;
 
 fn first() -> u32 {
@@ -107,7 +107,7 @@ impl Peers {
         refuse(device != name, message).map_err(|why| Error::data(&self.file, why))
     }
 
-    /// Returns the reason why a run with these peers is incomplete; `None` if all peers were tried.
+    /// Returns the reason why a run with these peers (other implementations) is incomplete; `None` if all peers were timed.
     pub fn incomplete(&self) -> Option<String> {
         let file = self.file.display();
         let left_out = self.left_out.first().map(|first| {
@@ -122,8 +122,8 @@ impl Peers {
         })
     }
 
-    /// Returns the times of the limit and of the fastest peer on a case, and the ratio of each to `us_cold`, the time of a
-    /// variant. A limit or peer that was not timed is skipped.
+    /// Returns the times of the limit (a kernel that only moves the case's bytes) and of the fastest peer on a case, and the
+    /// ratio of each to `us_cold`, the time of a variant. A limit or peer that was not timed is skipped.
     pub fn beside(&self, op: &str, case: &str, us_cold: f64) -> impl Iterator<Item = Measured> {
         let key = format!("{op}/{case}");
         let both = [

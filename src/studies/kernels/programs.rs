@@ -1,4 +1,4 @@
-//! External programs on the cases of an operation. A program chooses its own device.
+//! Runs external programs on the cases of an operation. Each program chooses its own device.
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::unix::fs::PermissionsExt;
@@ -24,7 +24,7 @@ pub fn is_of(commands: &[Command], cell: &Cell) -> bool {
     commands.iter().any(|command| command.recipe() == cell.recipe)
 }
 
-/// Checks that every program that the cells need exists: the commands of the cells, and the references of their operations.
+/// Checks that the programs of the cells exist, and the reference programs of the operations that the cells test.
 pub fn check_programs(study: &KernelStudy, cells: &[Cell]) -> Result<(), Mistake> {
     let is_run = |command: &Command| cells.iter().any(|cell| cell.recipe == command.recipe());
     let is_asked = |op: &OwnOp| cells.iter().any(|cell| cell.kernel().0 == op.name);
@@ -59,7 +59,7 @@ fn is_there(program: &str) -> bool {
     if program.contains('/') {
         return runs(program.as_ref());
     }
-    // Without $PATH, the system decides in which folders it searches.
+    // Without $PATH, the system searches in folders that are unknown here: assume that the program exists.
     let Some(folders) = std::env::var_os("PATH") else {
         return true;
     };
@@ -67,7 +67,7 @@ fn is_there(program: &str) -> bool {
 }
 
 /// Runs the cells of programs, operation by operation. The programs of an operation are run on a case one after the other. A
-/// program that stays alive is used until all cases are done.
+/// program in mode `serve` is started once for all cases of its operation.
 pub fn run(all: &Cells, cells: &[&Cell]) -> Result<()> {
     for op in distinct(all.study.commands.iter().map(|command| command.op.as_str())) {
         let commands = all.study.commands.iter().filter(|command| command.op == op);
@@ -76,7 +76,7 @@ pub fn run(all: &Cells, cells: &[&Cell]) -> Result<()> {
             (command.recipe(), (command, program))
         });
         let programs: HashMap<String, (&Command, Program)> = started.collect();
-        // Group the programs by the accumulator that each states, because the expected outputs depend on the accumulator.
+        // Group the programs by the accumulator that they declare, because the expected outputs depend on the accumulator.
         let stated: BTreeSet<Option<&str>> = programs.values().map(|(command, _)| command.sums()).collect();
         for stated in stated {
             let here = of_op(op, cells).into_iter();

@@ -1,4 +1,4 @@
-//! Steps of a run of kernels and programs.
+//! Steps of a run of kernels and programs: prepare, open the GPU, run the cells, conclude.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -30,7 +30,7 @@ use ulplab_operations::ops::Data;
 pub struct ReadyKernels<'a> {
     pub study: &'a KernelStudy,
     pub seed: u64,
-    /// The command line of the run, which capsules contain.
+    /// The command line of the run. It is written to capsules (files that reproduce a failed cell).
     pub invocation: Invocation,
     pub peers: Option<Peers>,
     /// The GPU; `None` if only programs run.
@@ -67,7 +67,8 @@ impl ReadyKernels<'_> {
         Ok(None)
     }
 
-    /// Adds the GPU and its peak rates to the manifest, and removes cells that do not run on it.
+    /// Adds the GPU, its peak rates, and the variants that cannot run on it to the manifest. If `fast_only` is set, removes
+    /// cells of `simple` variants that another variant makes unnecessary.
     fn with_device(&mut self, planned: Planned, device: Device) -> Result<()> {
         let Planned { manifest, cells, .. } = planned;
         let sources = &self.study.sources;
@@ -78,7 +79,7 @@ impl ReadyKernels<'_> {
             *cells = without_simple(self.study, sources, on, std::mem::take(cells))?;
             manifest.keep(cells);
         }
-        // A process that runs a share of the cells takes the peak rates from the manifest of the shared run.
+        // A process that runs only some cells of a shared run takes the peak rates from the manifest of that run.
         let begun = planned.shared.map(Folder::open);
         manifest.ceilings = match begun {
             Some(Ok((_, stored))) => stored.ceilings,
@@ -91,8 +92,8 @@ impl ReadyKernels<'_> {
         Ok(())
     }
 
-    /// Returns the operations whose faults this process plants, and its share of the faults. Each fault is tried on all cases,
-    /// including cases that other processes run.
+    /// Returns the operations in which this process plants faults, and this process's share of the faults of each operation. A
+    /// fault is tried on all cases, including cases that other processes run.
     fn planted<'s>(&self, share: Option<Share<'s>>) -> (Vec<&'s str>, partition::Share) {
         match share.filter(|_| self.study.options.mutants) {
             None => (Vec::new(), partition::Share::WHOLE),
@@ -121,7 +122,8 @@ impl ReadyRecipes for ReadyKernels<'_> {
     fn prepare(&mut self, file: &ExperimentFile, cells: &[Cell], manifest: &mut Manifest) -> Result<()> {
         let (study, options) = (self.study, &self.study.options);
         let wrong = |mistake| file.error(&mistake);
-        // Add digests of the kernels and their judgement to the manifest: a run can be continued only if both are unchanged.
+        // Add digests of the kernels and of the code that checks them to the manifest: a run can be continued only if both are
+        // unchanged.
         let ops = study.variants.iter().filter_map(|variant| variant.name.split_once('.'));
         let ops: HashSet<&str> = ops.map(|(op, _)| op).collect();
         add_digests(manifest, &study.sources, |op| ops.contains(op));
@@ -166,8 +168,8 @@ impl ReadyRecipes for ReadyKernels<'_> {
 
     fn processes(&self, manifest: &Manifest, cells: &[Cell]) -> Result<Option<Processes>> {
         let options = &self.study.options;
-        // Without a GPU, only programs are worth sharing among processes: each process would compile the kernels, and none would
-        // run them.
+        // Without a GPU, do not share a run that also has kernels: each process would compile the kernels, and none would run
+        // them.
         let runs_all = self.device.is_some() || manifest.hindered.is_empty();
         let Some(asked) = options.workers.as_ref().filter(|_| runs_all) else {
             return Ok(None);

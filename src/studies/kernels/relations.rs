@@ -1,6 +1,6 @@
-//! Hints at the cause of wrong elements. A relation says that every wrong element equals an expected value with the sign flipped,
-//! of a neighbour, or of another row. It does not affect the verdict. The elements far outside their bounds are also described
-//! separately, because elements just outside would hide their pattern.
+//! Hints at the cause of wrong elements. A relation says that every wrong element equals its expected value with the sign
+//! flipped, or the expected value in another column or row. It does not affect the verdict. Without a relation, the elements far
+//! outside their bounds are described separately, because elements just outside would hide their pattern.
 
 use ulplab_core::metrics::VIOLATIONS;
 use ulplab_operations::ops::judge::{Judge, Measured, Rule, number, pattern};
@@ -9,16 +9,17 @@ use ulplab_operations::ops::{Outputs, Problem};
 /// A relation is reported only if at least this many wrong elements (or all, if fewer are wrong) have an expected value that
 /// differs clearly from the value that the relation predicts.
 const TELLING: usize = 4;
-/// Minimum clear difference between the expected value and the predicted value, as a multiple of the bound.
+/// Smallest difference between the expected value and the predicted value that counts as clear, as a multiple of the bound.
 const CLEAR: f64 = 16.0;
 /// An element is far outside if its error is at least `FAR` times its bound, and just outside if its error is less than `JUST`
 /// times its bound.
 const FAR: f64 = 10.0;
 const JUST: f64 = 2.0;
-/// Largest number of elements of an examined output; a larger output would take longer than the run.
+/// Largest number of elements of an output that is examined. The examination of a larger output would take longer than the run.
 const MOST: usize = 1 << 26;
 
-/// Appends the relation that all wrong elements of an output share to the messages about the output.
+/// Appends to the messages about an output the relation that all its wrong elements share, or else the pattern of the elements
+/// far outside their bounds.
 pub fn relate(problem: &Problem, outputs: &Outputs, measured: &mut [Measured]) {
     for measured in measured.iter_mut().filter(|measured| measured.metric == &VIOLATIONS) {
         let mut judges = problem.judges.iter().filter(|judge| judge.output == measured.output);
@@ -50,9 +51,8 @@ struct WrongElements {
 }
 
 impl WrongElements {
-    /// Finds the wrong elements of an output that failed its judgement. `None` if their number differs from `count`, the number
-    /// that the judgement reported. `None` also if the judgement compares no elements, or only some rows, or more than [`MOST`]
-    /// elements.
+    /// Finds the wrong elements of an output that failed its check. `None` if their number differs from `count`, the number that
+    /// the check reported. `None` also if the check compares no elements, or only some rows, or more than [`MOST`] elements.
     fn new(judge: &Judge, outputs: &Outputs, count: f64) -> Option<Self> {
         let len: usize = judge.shape.iter().product();
         let by_elements = matches!(judge.rule, Rule::Equal { .. } | Rule::Within { .. });
@@ -66,8 +66,8 @@ impl WrongElements {
         let right = |at: &usize| near(got[*at], want[*at], bounds[*at]) || want[*at].is_nan() && got[*at].is_nan();
         let wrong: Vec<usize> = (0..len).filter(|at| !right(at)).collect();
         let cols = judge.shape.last().copied().unwrap_or(1).max(1);
-        // A judgement that compares bits also counts differences in -0 and in NaN payloads. A relation between numbers cannot
-        // explain these differences, so such an output is skipped.
+        // A check that compares bits also counts differences in -0 and in NaN payloads. A relation between numbers cannot explain
+        // these differences, so such an output is skipped.
         (wrong.len() as f64 == count).then_some(Self {
             rows: if judge.shape.len() == 2 { len / cols } else { 1 },
             cols,
@@ -95,7 +95,8 @@ impl WrongElements {
     }
 
     /// Returns a text with the pattern of the elements far outside their bounds, and the number of elements just outside. `None`
-    /// if the pattern is that of all wrong elements.
+    /// if none or all of the wrong elements are far outside, or if `of_all`, the text about all wrong elements, already names the
+    /// pattern.
     fn far(&self, judge: &Judge, of_all: &str) -> Option<String> {
         let ratio = |at: usize| match (self.got[at] - self.want[at]).abs() / self.bounds[at] {
             ratio if ratio.is_nan() => f64::INFINITY,
@@ -119,9 +120,9 @@ impl WrongElements {
         told.then(|| format!("; {far} of them {FAR} times outside or more, {place}{kind}{hint}"))
     }
 
-    /// True if the relation `source` explains all wrong elements. Each must equal the expected value at the place that `source`
-    /// gives, times a sign, within the bound of that place. Enough elements must differ clearly from their own expected values to
-    /// exclude chance.
+    /// True if a relation explains all wrong elements. For the index of a wrong element, `source` returns an index and a sign:
+    /// the element must equal the expected value at this index, with this sign, within the bound. Enough of these values must
+    /// differ clearly from the elements' own expected values to exclude chance.
     fn fits(&self, source: impl Fn(usize) -> Option<(usize, f64)>) -> bool {
         let mut telling = 0;
         let all = self.wrong.iter().all(|&at| {
@@ -133,7 +134,8 @@ impl WrongElements {
         all && telling >= TELLING.min(self.wrong.len()) && self.is_varied()
     }
 
-    /// True if the wrong elements have different values. A single repeated value could have any cause.
+    /// True if there is only one wrong element, or if the wrong elements have different magnitudes. Wrong elements that all have
+    /// one magnitude, e.g. a constant, are not explained by a relation to other elements.
     fn is_varied(&self) -> bool {
         let first = self.wrong.first().map(|at| self.got[*at].abs());
         self.wrong.len() == 1 || self.wrong.iter().any(|at| Some(self.got[*at].abs()) != first)

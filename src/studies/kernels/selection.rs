@@ -23,8 +23,8 @@ pub fn for_others(study: &KernelStudy, sources: &[KernelFile], device: &Device) 
 /// Name of the variant that is written for readability, not for speed.
 const SIMPLE: &str = "simple";
 
-/// Removes the cells of `simple` variants whose case another variant among the cells supports on a device with this architecture
-/// and number of multiprocessors (`sms`).
+/// Removes a cell of a `simple` variant if `cells` has another variant that supports the same case on a device with this
+/// architecture and number of multiprocessors (`sms`).
 pub fn without_simple(
     study: &KernelStudy,
     sources: &[KernelFile],

@@ -93,7 +93,8 @@ fn columns() -> Vec<Column> {
     vec![cases, violations, ratio, cold, copy, graph, peer]
 }
 
-/// Returns the column with the number of wrong draws over all cases, and the upper limit of the failure rate at 95 % confidence.
+/// Returns the column with the number of random inputs (draws) that led to wrong outputs, over all cases, and the upper limit of
+/// the failure rate at 95 % confidence.
 fn draws(draws: u64) -> Column {
     let doc =
         "Draws of the inputs in which something is wrong, and the largest rate that is compatible with them (95 %).";
@@ -138,7 +139,7 @@ const TIMES: &[(&str, &Metric)] = &[
     ("× peer", &metrics::TIMES_PEER),
 ];
 
-/// Returns the text of a metric of a cell's times; `None` if the records do not have it.
+/// Formats the value of a metric in the records of a cell's times; `None` if the metric was not recorded.
 fn shown<'a>(mut records: impl Iterator<Item = &'a Record>, metric: &Metric) -> Option<String> {
     let found = records.find(|record| record.site == TIME && record.metric == metric.name)?;
     Some(number::shown(metric.show, found.value))
@@ -198,7 +199,8 @@ fn table(run: &Run) -> Table {
     }
 }
 
-/// Returns the table of all timed cells for a terminal, with the rates that the shares refer to.
+/// Returns the table of all timed cells for a terminal, followed by the GPU's peak rates. The table gives speeds as fractions of
+/// these rates.
 pub fn times(run: &Run) -> String {
     let table = table(run);
     if table.rows.is_empty() {

@@ -7,8 +7,8 @@ use crate::run::plan::Cell;
 use crate::studies::processes::{Processes, cores};
 use ulplab_core::error::{Error, Result};
 
-/// Operations with the longest-running cells, measured on two H100s, and operations whose references of timed cases take more
-/// than 25 s of a core. They are started first, so that none of them ends last, and are shared among GPUs.
+/// Operations with the longest-running cells, measured on two H100s, and operations for which the references of timed cases take
+/// more than 25 s on one core. These operations start first, so that none of them is the last to end, and are divided among GPUs.
 pub const LONGEST: [&str; 12] = [
     "delta_decode",
     "decode_step",
@@ -25,8 +25,8 @@ pub const LONGEST: [&str; 12] = [
 ];
 /// Largest default number of processes per GPU; with more, processes wait for each other.
 const MOST_JOBS: usize = 8;
-/// `LONG_SHARES`: number of shares of each longest operation if faults are planted. `MOST_SHARES`: largest number of shares of
-/// any operation. Every share makes the inputs and the expected outputs of its cases again.
+/// `LONG_SHARES`: number of parts into which each of the longest operations is divided if faults are planted. `MOST_SHARES`:
+/// largest number of parts of any operation. Every part makes the inputs and the expected outputs of its cases again.
 const LONG_SHARES: usize = 4;
 pub const MOST_SHARES: usize = 8;
 
@@ -34,7 +34,7 @@ pub const MOST_SHARES: usize = 8;
 /// are shared among processes only if the user asks for it.
 ///
 /// # Errors
-/// If a GPU does not exist.
+/// Returns an error if a GPU does not exist.
 pub fn processes(workers: &Workers, cells: &[Cell], faults: bool, gpus: usize) -> Result<Option<Processes>> {
     let mut ops = ops_of(cells);
     let place = |op: &str| LONGEST.iter().position(|longest| *longest == op);
@@ -51,7 +51,7 @@ pub fn processes(workers: &Workers, cells: &[Cell], faults: bool, gpus: usize) -
     Ok((!alone).then_some(Processes { pieces, cards: each }))
 }
 
-/// Divides operations into pieces of work. Each of the longest operations gets a share for each GPU. If processes plant faults,
+/// Divides operations into pieces of work. Each of the longest operations gets a piece for each GPU. If processes plant faults,
 /// operations are divided further until there are enough pieces for all processes, since each fault can be planted separately.
 pub fn pieces(ops: &[&str], cards: usize, planting: usize) -> Vec<Partition> {
     let each = planting.div_ceil(ops.len().max(1)).clamp(1, MOST_SHARES);

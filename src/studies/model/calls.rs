@@ -1,11 +1,11 @@
-//! Division of a text into the calls in which a model reads it. The division changes results only by the order of summation.
+//! Division of a text into calls of a model. It affects only the order of sums, and how often a recurrent state is rounded.
 
 use std::num::NonZeroUsize;
 
 use rand_chacha::rand_core::Rng;
 use ulplab_core::random::stream;
 
-/// Base-2 logarithm of the largest number of tokens in a drawn call.
+/// Base-2 logarithm of the largest number of tokens in a call of random size.
 const LARGEST: u32 = 6;
 
 /// The way in which a text is divided into calls.

@@ -1,4 +1,4 @@
-//! Metrics and sites of a model that are known before the model is read.
+//! Checks that a gate's site and metric exist for a model, before the model's weights are read.
 
 use reference::paths::Config;
 use reference::sites::{Decision, Flow};
@@ -43,7 +43,7 @@ fn has(site: &SiteInfo, metric: &Metric, phase: Phase) -> bool {
             let kept = site.compared || site.kind == SiteKind::Watch || matches!(flow, Flow::Leaves | Flow::Output);
             kept && !choice
         }
-        // Metrics of the kind `Kernel` are measured without evidence. In a model these are counts of flipped predictions.
+        // In a model, metrics of the kind `Kernel` count flipped predictions, which exist only at the output.
         Eval::Logits(_) | Eval::Kernel => flow == Flow::Output,
         Eval::Choice(_) => choice,
         Eval::Threshold(_) => matches!(site.kind, SiteKind::Choice(Decision::TopK { .. })),

@@ -1,4 +1,4 @@
-//! Study of a whole model: the model with roundings at its sites is compared with itself without them.
+//! Study of a whole model: the model is run with roundings at its sites, and compared with the model without roundings.
 
 mod calls;
 mod measured;
@@ -41,27 +41,28 @@ pub use run::{from_start, run_finite, run_recorded, run_reference, run_step, wit
 pub use samples::{Sample, recorded};
 use weights::Weighing;
 
-/// Cost of comparing f32 with f64, in units of the cost of one recipe's cell. The CPU time was 1.7 times that of a cell, measured
-/// on 128 tokens of dsv4-mini.
+/// Cost of comparing f32 with f64, in units of the cost of one recipe's cell. Measured on 128 tokens of dsv4-mini, the comparison
+/// took 1.7 times the CPU time of a cell.
 const COST_OF_F64: u64 = 2;
 
-/// A whole model: rounded at its sites, compared with itself.
+/// Experiment with a whole model: compares the model with roundings at its sites with the model without roundings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelStudy {
     /// Name of a checkpoint in `datasets/manifest.toml`, or the path of a folder with `config.json` and safetensors.
     pub model: Option<String>,
-    /// Tokens in each window of text.
+    /// Number of tokens in each window of text.
     pub tokens: usize,
     /// Allow windows with more tokens than the model's `max_position_embeddings`; the model may not generalise to such lengths. A
     /// length that changes the frequencies of the model's RoPE stays an error.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub beyond_trained: bool,
-    /// Phases of the model: `local`, every layer fed what the reference fed it; `cumulative`, running free.
+    /// Phases to measure. `local`: every layer reads the reference's input. `cumulative`: every layer reads the output of the
+    /// candidate's previous layer, so errors add up.
     pub phases: Vec<Phase>,
     #[serde(rename = "window", deserialize_with = "written_out")]
     pub windows: Vec<Window>,
-    /// `cuts` of the recipe `reference`, which measures f32 against f64.
+    /// The key `cuts` of the built-in recipe `reference`, which compares the model in f32 with the model in f64.
     pub reference_cuts: Option<u64>,
     #[serde(rename = "recipe", deserialize_with = "recipe::written_out")]
     pub recipes: Vec<Recipe>,
@@ -76,7 +77,8 @@ impl ModelStudy {
         Mistake::refuse(nothing, "round", message)
     }
 
-    /// Refuses a recipe that does nothing but divide a window into calls, if the window fits in one call.
+    /// Refuses a recipe that only divides a window into calls, if the window fits in one call: such a recipe changes nothing.
+    /// Accepts the recipe if it is compared with another recipe.
     fn check_calls(&self, recipe: &Recipe) -> Result<(), Mistake> {
         let (key, whole) = match recipe.chunk {
             Some(chunk) => ("chunk", chunk.get() >= self.tokens),
@@ -168,7 +170,7 @@ impl Study for ModelStudy {
         all
     }
 
-    /// Accepts the sites of all known models, because gates are checked before the model is read.
+    /// Returns an error unless `at` matches a site of any known model: the experiment's own model is not read yet.
     fn check_site(&self, at: &str) -> Result<(), String> {
         let name = |site: &SiteInfo| match site.in_layers() {
             true => format!("layers.0.{}", site.name),
@@ -210,8 +212,8 @@ impl Study for ModelStudy {
             Ok(ready)
         })?;
         recipes.entry(REFERENCE).or_default().calls = self.reference_cuts.map(|number| Calls::Drawn { seed, number });
-        // A recipe that is compared with another recipe gets no size: it may pass its gates and still be far from the reference,
-        // so reports must not recommend it as a format.
+        // A recipe that is compared with another recipe gets no size in bytes: it may pass its gates and still be far from the
+        // reference, so reports must not recommend it as a format.
         let sized = recipes.iter().filter(|(_, ready)| ready.against.is_none());
         let bytes = sized.map(|(name, ready)| (*name, ready.rounding.cache_bytes(config)));
         Ok(by_window(self, bytes.collect(), move |bench, cells| {
@@ -219,8 +221,8 @@ impl Study for ModelStudy {
         }))
     }
 
-    /// Returns the null experiment: other windows of the same texts, and the recipes as correct code computes them, in random
-    /// orders of summation.
+    /// Returns the null experiment: the recipes, computed by correct code on other windows of the same texts, in random orders of
+    /// summation.
     fn null(&self, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
         let own = Recipe {
             name: REFERENCE.into(),
@@ -245,7 +247,7 @@ struct ReadyRecipe<'a> {
     rounding: Rounding,
     step: Option<WholeStep>,
     calls: Option<Calls>,
-    /// Name of the recipe that this recipe is compared with; `None` for the reference.
+    /// Name of the recipe that this recipe is compared with; `None` if it is compared with the reference.
     against: Option<&'a str>,
 }
 
@@ -291,7 +293,7 @@ fn none(bench: &Bench, what: &str) -> Error {
     Error::Usage(format!("window '{}' has no {what}", bench.window))
 }
 
-/// Measures the cells of a window.
+/// Measures the cells (pairs of a recipe and a phase) of a window.
 fn window(recipes: &HashMap<&str, ReadyRecipe>, bench: &Bench, cells: &[&Cell]) -> Result<()> {
     let text = bench.text.ok_or_else(|| none(bench, "text"))?;
     let want = run_finite(text.model, text.ids, bench.window)?;
@@ -324,7 +326,7 @@ fn window(recipes: &HashMap<&str, ReadyRecipe>, bench: &Bench, cells: &[&Cell]) 
 /// Returns the names of the model's sites that match a pattern, each once, with the number of channels per token.
 ///
 /// # Errors
-/// If the pattern matches none of the `usable` sites.
+/// Returns an error if the pattern matches none of the `usable` sites.
 pub fn sites_at(
     at: &str,
     usable: impl Fn(&SiteInfo) -> bool,
@@ -343,7 +345,7 @@ pub fn sites_at(
     }
 }
 
-/// True if a tensor passes the site while the model runs.
+/// True if the model computes a tensor at this site while it runs, not when it is loaded.
 pub fn passes_tensor(site: &SiteInfo) -> bool {
     site.kind == SiteKind::Tensor && site.when == When::Run
 }

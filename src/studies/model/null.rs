@@ -1,4 +1,4 @@
-//! Recipes of the null experiment, on which gates of a model are calibrated.
+//! Recipes of the null experiment: correct computations, on which gates of a model are calibrated.
 
 use reference::Site;
 use reference::paths::PATHS;
@@ -32,7 +32,7 @@ impl Candidate for Recipe {
     }
 }
 
-/// True if a rounding applies to a recurrent state of any model path.
+/// True if a rounding applies to a recurrent state of any known model.
 fn is_of_a_state(round: &Round) -> bool {
     let sites = PATHS.iter().flat_map(|path| path.sites);
     let mut states = sites.filter(|site| site.cache.is_some_and(|cache| cache.growth == Growth::State));
@@ -63,8 +63,8 @@ pub fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
         kernels: Vec::new(),
         ..recipe.clone()
     };
-    // Do not divide the text in the local phase, or if a vector is rounded for only one of its readers: all tokens are then read
-    // in one call.
+    // Do not divide the text in the local phase, or if a vector is rounded only where attention reads it as key or only as value:
+    // all tokens are then read in one call.
     let whole = phase == Phase::Local || recipe.rounds.iter().any(|round| round.role.is_some());
     if whole || kept || recipe.name == REFERENCE {
         return Ok(plain);

@@ -17,7 +17,7 @@ use ulplab_core::record::{Phase, Record};
 
 type Place = (Option<usize>, &'static str);
 
-/// A top-k selection of the reference. `mass` is the attention of the selected entries, if it is known.
+/// A top-k selection of the reference. `mass` is the attention weight of each selected entry, if it was recorded.
 pub struct Selection<'a, T> {
     pub layer: Option<usize>,
     pub site: &'static str,
@@ -40,7 +40,7 @@ impl<T: Real + Into<f64>> Trace<T> {
         self.tensors.get(&(Some(layer), site.name))
     }
 
-    /// Returns all selections from caches, ordered by layer.
+    /// Returns the selections of cache entries in all layers, ordered by layer.
     pub fn selected(&self) -> Vec<Selection<'_, T>> {
         let selected = self.choices.iter().filter(|((_, site), _)| selects(self.path, site));
         let selected = selected.map(|(&(layer, site), choice)| Selection {
@@ -54,7 +54,7 @@ impl<T: Real + Into<f64>> Trace<T> {
         found
     }
 
-    /// Returns the attention that the reference gives to each selected entry; `None` if it was not recorded.
+    /// Returns the reference's attention weight of each selected entry; `None` if the weights were not recorded.
     fn mass(&self, (layer, site): Place) -> Option<Vec<f32>> {
         let mass = self.path.site(site).and_then(mass)?;
         let mass = self.tensors.get(&(layer, mass))?;
@@ -62,7 +62,7 @@ impl<T: Real + Into<f64>> Trace<T> {
     }
 }
 
-/// Returns the site whose tensor is the attention of the entries that are selected at `site`, if there is one.
+/// Returns the name of the site that has the attention weights of the entries selected at `site`, if the model has such a site.
 fn mass(site: &SiteInfo) -> Option<&'static str> {
     match site.decision() {
         Some(Decision::TopK { mass, .. }) => mass,
@@ -76,19 +76,19 @@ fn selects(path: &Path, site: &str) -> bool {
     matches!(decision, Some(Decision::TopK { .. }))
 }
 
-/// Returns the role of a site in the path: entry to a layer, exit from a layer, output, or none of these.
+/// Returns the role of a site in the model: entry to a layer, exit from a layer, output of the model, or none of these.
 fn flow(path: &Path, site: &Site) -> Flow {
     path.site(site.name).map_or(Flow::Inside, |site| site.flow)
 }
 
-/// Records a [`Trace`] while a model runs, with the values after `numerics` has changed them.
+/// Records a [`Trace`] while a model runs, with the values after `numerics` has rounded them.
 pub struct Recorder<T, N> {
     numerics: N,
     trace: Trace<T>,
 }
 
 impl<T: Real, N: Numerics<T>> Recorder<T, N> {
-    /// Returns a recorder for a model on this path.
+    /// Returns a recorder for a model with the sites of `path`.
     pub fn new(numerics: N, path: &'static Path) -> Self {
         let trace = Trace {
             path,
@@ -99,7 +99,7 @@ impl<T: Real, N: Numerics<T>> Recorder<T, N> {
         Self { numerics, trace }
     }
 
-    /// True if the tensor at this site is the attention of selected entries.
+    /// True if the tensor at this site has the attention weights of selected entries.
     fn is_mass(&self, site: &Site) -> bool {
         self.trace.path.sites.iter().any(|other| mass(other) == Some(site.name))
     }
@@ -115,9 +115,9 @@ impl<T: Real, N: Numerics<T>> Numerics<T> for Recorder<T, N> {
         self.numerics.site(site, tensor);
         let known = self.trace.path.site(site.name);
         let kept = known.is_some_and(|known| match known.flow {
-            // Recorded, because the local phase feeds this tensor to the next layer.
+            // Record this tensor: the local phase feeds it to the next layer.
             Flow::Leaves => true,
-            // Not recorded, because the run returns the logits.
+            // Do not record the logits: the run returns them.
             Flow::Output => false,
             Flow::Inside | Flow::Enters => known.compared,
         });
@@ -184,7 +184,7 @@ pub struct Probe<'a, W> {
     /// The template of every record: cell, recipe and phase, without a measurement.
     cell: Record,
     records: Vec<Record>,
-    /// Relative error of the residual streams before the current layer, for the gain.
+    /// Relative error of the residual streams before the current layer. The layer's gain is the error after it over this error.
     entering: Option<f64>,
     watch: Option<&'a mut dyn Watch>,
 }
@@ -201,8 +201,8 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
         }
     }
 
-    /// Sets the relative error of the residual streams before the first layer that is computed, for a run that starts at a later
-    /// layer.
+    /// Sets the relative error of the residual streams before the first computed layer, for a run that does not start at layer
+    /// 0.
     pub fn behind(self, entering: Option<f64>) -> Self {
         Self { entering, ..self }
     }
@@ -218,7 +218,7 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
     /// Runs the model with the roundings on all tokens, and returns all records.
     ///
     /// # Errors
-    /// If the reference fails.
+    /// Returns an error if the model, or a kernel that replaces one of its operations, fails.
     pub fn run(mut self, text: Text<'_>) -> Result<Vec<Record>> {
         let mut state = text.model.state(Vec::new()).map_err(Error::Reference)?;
         let logits = self.rounding.run(text.model, &mut *state, text.ids, &mut self)?;
@@ -278,8 +278,8 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
         let Some(want) = self.want.tensors.get(&(site.layer, site.name)) else {
             return;
         };
-        // ULPs are counted only for the streams that leave a layer: their type is the type of the computation. Cached tensors
-        // have a coarser type.
+        // Count ULPs only for the residual streams that leave a layer: these have the type of the computation, while cached
+        // tensors have a coarser type.
         let leaves = flow(self.want.path, site) == Flow::Leaves;
         let pair = match leaves {
             true => with_ulps(&want.data, &tensor.data),
@@ -300,7 +300,7 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
         at(&self.cell, site.layer.map(|layer| layer as u32), site.name)
     }
 
-    /// Adds a record of every metric that is defined on the evidence, at a site.
+    /// Adds a record, at a site, for every metric that can be computed from `evidence`, e.g. from a pair of tensors.
     fn push<E: Evidence>(&mut self, site: &Site, evidence: &E, shape: &[usize]) {
         let blank = self.at(site);
         self.records.extend(records(&blank, evidence, shape));
@@ -308,8 +308,8 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
 }
 
 /// Returns records of how far a choice (of cache entries or experts) agrees with the reference's choice. If `selects` is true,
-/// the choice is of cache entries, and the agreement that is expected from the errors of the scores is recorded as well. A router
-/// has too few candidates for this expectation.
+/// cache entries are chosen, and the agreement that theory predicts from the errors of the scores is recorded as well. A router
+/// has too few experts for this prediction.
 pub fn decision<W: Real + Into<f64>>(
     blank: &Record,
     selects: bool,

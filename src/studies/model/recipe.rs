@@ -1,4 +1,4 @@
-//! A candidate of the study, as an experiment file describes it.
+//! A candidate (an altered model to compare with the reference), as it is written in an experiment file.
 
 use std::num::NonZeroUsize;
 
@@ -19,7 +19,7 @@ use ulplab_operations::ops::call::Type;
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
     pub name: String,
-    /// Its description, in one line.
+    /// Description of the recipe, in one line.
     pub doc: String,
     /// Replace each rounding error by Gaussian noise of the same energy. The noise has the error's size, but not its structure.
     #[serde(default)]
@@ -28,46 +28,47 @@ pub struct Recipe {
     pub gain: Option<f64>,
     #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
     pub rounds: Vec<Round>,
-    /// In the place of this recipe one for each of some layers, which shows how sensitive each is.
+    /// Replaces this recipe by one recipe for each of the given layers, to show how sensitive each layer is.
     pub each: Option<Each>,
-    /// Kernels that stand in for operations of the model, as `op.variant`; of several for one operation the first that takes
-    /// the sizes.
+    /// Kernels that compute operations of the model, as `op.variant`. If several compute one operation, the first that supports
+    /// the sizes is used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernels: Vec<String>,
-    /// Type of the tensors that these read and write.
+    /// Type of the tensors that `kernels` read and write.
     #[serde(default, skip_serializing_if = "Type::is_f32")]
     pub dtype: Type,
-    /// A kernel that computes the whole model token by token, `decode_step.VARIANT`; it runs free.
+    /// Kernel that computes the whole model token by token, `decode_step.VARIANT`. Only the phase `cumulative` is measured.
     pub step: Option<String>,
-    /// Format of the matrices in these kernels: `f32`, `bf16` or `fp8_b64_f32` (the checkpoint's own FP8 codes, if it has them).
-    /// The suffix `+mxfp4` or `+nvfp4` sets the format of routed experts. Kernels decode matrices on read; activations stay f32.
+    /// Format of the matrices in the kernel of `step`: `f32`, `bf16` or `fp8_b64_f32` (the checkpoint's own FP8 codes, if it has
+    /// them). The suffix `+mxfp4` or `+nvfp4` sets the format of routed experts. Kernels decode matrices on read; activations
+    /// stay f32.
     pub weights: Option<String>,
-    /// Format in which these kernels store index keys, and queries: `index_fp8` or `index_mxfp4`; as f32 if it isn't said.
+    /// Format of index keys and index queries in the kernel of `step`: `index_fp8` or `index_mxfp4`; f32 if absent.
     pub index: Option<String>,
-    /// Tokens per call of the model: `1` is decoding; by default, one call reads all tokens. A state is rounded after every call.
-    /// Otherwise only the order of sums changes, so the recipe shows the effect of that order. The candidate is free-running.
+    /// Number of tokens in each call of the model: `1` is decoding; by default, one call reads all tokens. Only the order of sums
+    /// changes, except that a recurrent state is rounded after every call. Only the phase `cumulative` is measured.
     pub chunk: Option<NonZeroUsize>,
-    /// Tokens are read in calls of 1 to 64, cut where this number, the experiment's seed and the window's name draw it. Another number
-    /// gives another order of sums. It runs free.
+    /// Splits the text into calls of 1, 2, 4, … or 64 tokens. This number, the experiment's seed and the window's name select the
+    /// random sizes; another number gives another order of sums. Only the phase `cumulative` is measured.
     pub cuts: Option<u64>,
-    /// Compare with another recipe in the place of the reference: how near do kernels come to what they should compute? Both run
-    /// free.
+    /// Name of a recipe to compare with in place of the reference, e.g. to compare kernels with the rounding that they should
+    /// compute. Only the phase `cumulative` is measured.
     pub against: Option<String>,
 }
 
 impl Recipe {
-    /// Resolves the recipe's roundings, noise and kernels for a run on the reference's path.
+    /// Resolves the recipe's roundings, noise and kernels for the model of `config`.
     ///
     /// # Errors
-    /// If the recipe does not fit the model. The error has the place of the mistake.
+    /// Returns an error if the recipe does not fit the model. The error names the key of the recipe that has the mistake.
     pub fn resolve(&self, config: &dyn Config, seed: u64) -> Result<Rounding, Mistake> {
         let kernels = stand_in(&self.kernels, self.dtype)?;
         let noise = Noise::asked(self.noise, self.gain, seed)?;
         Rounding::resolve(&self.rounds, noise, kernels, config)
     }
 
-    /// True if the recipe has no local phase, because it does not compute single layers, or is not compared with single layers of
-    /// the reference.
+    /// True if the local phase, which feeds every layer the reference's input, is impossible: the recipe does not compute single
+    /// layers, or is not compared with single layers of the reference.
     pub(super) fn runs_free(&self) -> bool {
         self.step.is_some() || self.chunk.is_some() || self.cuts.is_some() || self.against.is_some()
     }
@@ -79,13 +80,13 @@ impl Recipe {
     }
 }
 
-/// One recipe for each of some layers. Patterns such as `NAME_*` name all of them in gates.
+/// One recipe for each of some layers. In gates, a pattern such as `NAME_*` matches all of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Each {
-    /// `only = "0-23"`: `NAME_l7` rounds layer 7 alone.
+    /// `only = "0-23"`: the recipe `NAME_l7` rounds only layer 7.
     Only(String),
-    /// `but = "0-23"`: `NAME_but7` rounds all of these layers, without layer 7.
+    /// `but = "0-23"`: the recipe `NAME_but7` rounds all of these layers except layer 7.
     But(String),
 }
 
@@ -93,7 +94,8 @@ pub enum Each {
 pub(super) const MOST_LAYERS: usize = 1024;
 
 impl Each {
-    /// For each recipe, returns the suffix of its name, the suffix of its description, and the layers that it rounds.
+    /// Lists the recipes that replace a recipe with the key `each`. An entry has the suffix of the name, the suffix of the
+    /// description, and the layers to round.
     fn layers(&self) -> Result<Vec<(String, String, Ranges)>, String> {
         let (Self::Only(text) | Self::But(text)) = self;
         let all = Ranges::parse(text, MOST_LAYERS, "layer", "layers").map_err(|message| format!("each: {message}"))?;
@@ -112,7 +114,7 @@ impl Each {
 }
 
 impl Recipe {
-    /// Writes out the key `each`: returns one recipe for each listed layer. A recipe without the key is returned as it is.
+    /// Expands the key `each`: returns one recipe for each listed layer. A recipe without the key is returned unchanged.
     fn layer_by_layer(self) -> Result<Vec<Self>, String> {
         let Some(each) = &self.each else {
             return Ok(vec![self]);

@@ -10,7 +10,7 @@ use ulplab_core::error::{Error, Result};
 use ulplab_core::metrics::RELATIVE_L2;
 use ulplab_core::record::Record;
 
-/// An observer of the tensors at the sites of a run. It does not change them.
+/// An observer of a run: it reads the tensors at the sites, and does not change the tensors.
 pub trait Watch {
     /// Called with a tensor before it is rounded at a site.
     fn before(&mut self, _site: &Site, _tensor: &Tensor<f32>) {}
@@ -35,7 +35,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Returns an empty list that collects the residual streams of a model on this path.
+    /// Returns an empty list that collects the residual streams of a model with the sites of `path`.
     pub fn new(path: &Path) -> Self {
         Self {
             site: path.stream().map(|site| site.name),
@@ -62,11 +62,11 @@ impl Watch for Streams {
 }
 
 /// Runs the model with roundings, and compares it with the reference. `start` is an earlier run and a layer; the earlier run must
-/// have computed the same values in all layers before that layer. If the path can start at a later layer, those layers are not
+/// have computed the same values in all layers before `layer`. If the model can start at this layer, the earlier layers are not
 /// computed again: their records are copied from the earlier run.
 ///
 /// # Errors
-/// If the reference fails.
+/// Returns an error if the model, or a kernel that replaces one of its operations, fails.
 pub fn run_from(
     text: Text<'_>,
     rounding: &Rounding,
@@ -88,7 +88,7 @@ pub fn run_from(
         if let Some(logits) = text.model.resume(layer, stream.clone(), text.ids, &mut probe) {
             let logits = logits.map_err(Error::Reference)?;
             let earlier = kept.records.iter().filter(|record| before(layer, record));
-            // The copied records get the id of the cell that now uses them.
+            // Copy the records of the earlier layers under the id of this run's cell.
             let mut records: Vec<Record> = earlier
                 .map(|record| Record {
                     cell: blank.cell.clone(),

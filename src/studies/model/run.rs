@@ -20,7 +20,7 @@ pub fn run_reference<T: Scalar>(model: &dyn Model<T>, ids: &[u32]) -> Result<Tra
     Ok(recorder.finish(logits))
 }
 
-/// Runs a recipe in calls of the given numbers of tokens, and records the values to compare.
+/// Runs the model with a recipe on a text, in calls of the given numbers of tokens. Records the values to compare.
 pub fn run_recorded(text: Text<'_>, rounding: &Rounding, calls: &[usize]) -> Result<Trace<f32>> {
     let mut recorder = Recorder::new(rounding, text.model.config().path());
     let mut state = text.model.state(Vec::new()).map_err(Error::Reference)?;
@@ -50,8 +50,8 @@ pub fn from_start<T: Real>(model: &dyn Model<T>, ids: &[u32], numerics: &mut dyn
     output.map_err(Error::Reference)
 }
 
-/// Adds losses per byte of text to the losses per token. `targets` is the number of predicted tokens, and `bytes` the number of
-/// their bytes; with `None`, nothing is added.
+/// Adds records of the loss per byte of text to the records of the loss per token. `targets` is the number of predicted tokens,
+/// and `bytes` the number of bytes of these tokens; with `None`, nothing is added.
 pub fn with_loss_per_byte(mut records: Vec<Record>, targets: usize, bytes: Option<usize>) -> Vec<Record> {
     let Some(bytes) = bytes.filter(|bytes| *bytes > 0) else {
         return records;

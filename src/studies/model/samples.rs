@@ -8,15 +8,15 @@ use ulplab_core::error::Result;
 use ulplab_core::pattern::matches;
 use ulplab_operations::ops::Rows;
 
-/// A tensor recorded at one site of one layer, under the name `source` that the experiment gives to the pattern of the site.
+/// A tensor recorded at one site of one layer. `source` is the caller's name for the pattern that the site matches.
 pub struct Sample {
     pub source: String,
-    /// All numbers of a token at the site form one row.
+    /// The tensor as a matrix: a row has all numbers of one token, e.g. of all heads.
     pub rows: Rows,
 }
 
-/// Records tensors while the reference reads a text. Each entry of `sites` is a source's name, and a pattern of the sites to
-/// record under this name.
+/// Records tensors while the reference reads a text. Each entry of `sites` is the name for the recorded tensors, and a pattern of
+/// the sites to record under this name.
 pub fn recorded(sites: &[(&str, &str)], text: Text<'_>) -> Result<Vec<Sample>> {
     let mut collector = Collector {
         sites,

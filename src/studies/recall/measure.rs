@@ -1,4 +1,4 @@
-//! Measurement of top-k selections whose scores have an error, on drawn vectors and on a model's indexer.
+//! Measurement of top-k selections by scores that have an error, on random vectors and on a model's indexer.
 
 use reference::ops::linear::multiply;
 use reference::ops::top_k::top_k;
@@ -13,7 +13,7 @@ use ulplab_core::pattern::matches;
 use ulplab_core::random::{gaussian, stream};
 use ulplab_core::record::{Record, place};
 
-/// Query and entry vectors of a drawn source.
+/// Random query and entry vectors, whose dot products are scores.
 pub struct Vectors {
     source: String,
     /// Shapes: `query` is `[queries, channels]`, `key` is `[entries, channels]`.
@@ -23,7 +23,7 @@ pub struct Vectors {
     want: Choice<f32>,
 }
 
-/// Draws the vectors of all drawn sources in a window.
+/// Makes the random vectors of a window (one random sample) for each random source of the experiment.
 pub fn drawn(study: &RecallStudy, seed: u64, window: &str) -> Vec<Vectors> {
     let [queries, entries] = study.shape;
     let sources = study.sources.iter().filter_map(|source| match source.from {
@@ -46,8 +46,8 @@ pub fn drawn(study: &RecallStudy, seed: u64, window: &str) -> Vec<Vectors> {
     sources.map(vectors).collect()
 }
 
-/// Measures one recipe on the drawn vectors of a window. The recipe rounds the drawn queries and keys as it would round the
-/// tensors at the model's sites of queries and keys.
+/// Measures one recipe on the random vectors of a window. The recipe rounds these queries and keys like the tensors at `sites`,
+/// the model's sites of queries and keys, or adds noise to the scores.
 pub fn of_vectors(
     blank: &Record,
     seed: u64,
@@ -62,7 +62,7 @@ pub fn of_vectors(
             Some(size) => noisy(want, size, seed, &format!("{}/{}", vectors.source, blank.window)),
             None => {
                 let (mut query, mut key) = (vectors.query.clone(), vectors.key.clone());
-                // Drawn vectors have no layer: the roundings of layer 0 apply.
+                // Random vectors have no layer: apply the roundings of layer 0.
                 let [of_query, of_key] = sites.map(|site| Site::new(Some(0), site));
                 rounding.apply(&of_query, &mut query);
                 rounding.apply(&of_key, &mut key);
@@ -85,7 +85,8 @@ pub fn of_noise(blank: &Record, seed: u64, size: f64, want: &Trace<f32>) -> Vec<
     layers.collect()
 }
 
-/// Returns copies of the records at each source's sites, with the source's name as site, and their means over layers.
+/// Copies, for each source, the records at the model's sites that match the source's pattern. The copies have the source's name
+/// as site. Also returns the means of these records over layers.
 pub fn by_source(sources: &[Source<Scores>], measured: &[Record]) -> Vec<Record> {
     let under = |source: &Source<Scores>, record: &Record| match &source.from {
         Scores::Site(sites) if matches(sites, &place(record.layer, &record.site)) => Some(Record {

@@ -1,4 +1,4 @@
-//! Study of top-k selections whose scores have an error.
+//! Study of top-k selections: measures which of the largest entries are lost if the scores have an error.
 
 mod measure;
 mod show;
@@ -24,17 +24,17 @@ use crate::report::Show;
 use crate::run::plan::Plan;
 use ulplab_core::record::Phase;
 
-/// Scores from each source: the best are selected, with and without an error in the scores.
+/// Experiment with top-k selections: selects the largest scores of each source, with and without an error in the scores.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RecallStudy {
     /// The model whose indexer selects: a name in `datasets/manifest.toml`, or the path of a folder.
     pub model: Option<String>,
-    /// Tokens in each window of text.
+    /// Number of tokens in each window of text.
     pub tokens: usize,
-    /// Independent draws of each source that is drawn, a window each.
+    /// Number of independent random samples of each random source. Each sample is measured by itself, like a window of text.
     pub draws: usize,
-    /// Queries and entries of a draw.
+    /// Numbers of queries and of entries in a random sample.
     pub shape: [usize; 2],
     #[serde(rename = "window", deserialize_with = "written_out")]
     pub windows: Vec<Window>,
@@ -48,10 +48,10 @@ pub struct RecallStudy {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Scores {
-    /// Products of queries and entries with this many N(0, 1) channels; the `top` largest are selected.
+    /// Dot products of random queries and entries with this many N(0, 1) channels; the `top` largest are selected.
     Vectors { channels: usize, top: usize },
-    /// The selection at these sites of the model on each window of text; values are means over the layers, and each layer
-    /// also has its own.
+    /// The model's selection at these sites, on each window of text. Results are given for each layer and as means over the
+    /// layers.
     Site(String),
 }
 
@@ -60,7 +60,7 @@ impl Scores {
         matches!(self, Self::Site(_))
     }
 
-    /// Checks the parameters for draws of `entries` entries.
+    /// Returns an error if the parameters do not fit random samples of `entries` entries.
     fn check(&self, entries: usize) -> Result<(), String> {
         match *self {
             Self::Vectors { channels, top } if channels == 0 || top == 0 || top >= entries => Err(format!(
@@ -71,19 +71,19 @@ impl Scores {
     }
 }
 
-/// An error to put into the scores: either `round` or `score_noise`.
+/// Error in the scores: either roundings (`round`) or noise (`score_noise`).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
     pub name: String,
-    /// Its description, in one line.
+    /// Description of the recipe, in one line.
     pub doc: String,
     /// Replace each rounding error by Gaussian noise of the same energy. The noise has the error's size, but not its structure.
     #[serde(default)]
     pub noise: bool,
     /// The size of the noise, in multiples of the rounding error.
     pub gain: Option<f64>,
-    /// Roundings on the way to the scores.
+    /// Roundings of tensors from which the scores are computed.
     #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
     pub rounds: Vec<Round>,
     /// Gaussian noise added to the scores, in standard deviations of the row's scores.

@@ -1,4 +1,4 @@
-//! Inputs of recurrences, drawn in pieces of some steps each.
+//! Random inputs of recurrences. Inputs of many steps are made piece by piece, to limit the memory.
 
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Exp1, StandardUniform};
@@ -12,9 +12,9 @@ use ulplab_core::random::{gaussian, stream};
 /// Inputs of consecutive steps.
 pub enum Piece<T> {
     Attention {
-        /// Query, `[steps, heads, K]`; each vector has length 1.
+        /// Query, `[steps, heads, K]`; each vector of K numbers has L2 norm 1.
         q: Tensor<T>,
-        /// Key, `[steps, heads, K]`; each vector has length 1.
+        /// Key, `[steps, heads, K]`; each vector of K numbers has L2 norm 1.
         k: Tensor<T>,
         /// Value, `[steps, heads, V]`.
         v: Tensor<T>,
@@ -32,7 +32,7 @@ pub enum Piece<T> {
 }
 
 impl Piece<f32> {
-    /// Returns the piece with its values converted to `T`.
+    /// Returns the piece (the inputs of several steps) with its values converted to `T`.
     pub fn cast<T: Real>(&self) -> Piece<T> {
         match self {
             Self::Attention { q, k, v, decay, beta } => Piece::Attention {
@@ -50,12 +50,12 @@ impl Piece<f32> {
     }
 }
 
-/// Generator of a source's inputs in a window, beginning with the first step.
+/// Generator of the random inputs of a recurrence, beginning with the first step.
 pub struct Inputs<'a> {
     origin: &'a Operation,
     heads: usize,
-    /// Random streams of q, k, v, decays and β, or of the parameters and u. Each has its own stream, so that the numbers do not
-    /// depend on how steps are split into pieces.
+    /// Random streams of q, k, v, decays and β, or of the parameters and u. Each tensor has its own stream, so that the numbers
+    /// do not depend on how steps are split into pieces.
     rngs: [ChaCha8Rng; 5],
     parameters: Option<[Tensor<f32>; 3]>,
 }
@@ -89,7 +89,7 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    /// Draws the inputs of the next `steps` steps.
+    /// Makes the random inputs of the next `steps` steps.
     pub fn next(&mut self, steps: usize) -> Piece<f32> {
         let heads = self.heads;
         let [rng_q, rng_k, rng_v, rng_decay, rng_beta] = &mut self.rngs;
@@ -114,7 +114,7 @@ impl<'a> Inputs<'a> {
                 beta: (*op != Attention::SimpleGla).then(|| Tensor::new([steps, heads], beta.collect())),
             };
         }
-        // Drawn step by step, so that the numbers do not depend on how steps are split into pieces.
+        // Take the random numbers step by step, so that they do not depend on how steps are split into pieces.
         let drawn = gaussian(rng_decay, steps * heads);
         let u = (0..heads).flat_map(|head| drawn[head..].iter().step_by(heads).copied());
         Piece::Ssm {

@@ -22,7 +22,7 @@ use ulplab_core::error::did_you_mean;
 use ulplab_core::formats::{Codec, Direction, codec};
 use ulplab_core::pattern::{matches, matches_nothing};
 
-/// A recipe that is ready to run.
+/// A recipe of a recurrence that is ready to run: its names of forms and formats are resolved.
 pub struct Method {
     form: Form,
     rounds: Vec<SiteRounding>,
@@ -43,10 +43,10 @@ const STATE: &str = "state";
 const PARAMETERS: [&str; 3] = ["a", "b", "c"];
 
 impl Method {
-    /// Resolves the form and the formats, and checks that they fit every source. `seed` is the seed of the noise.
+    /// Resolves the form and the formats of a recipe, and checks that both fit every source. `seed` is the seed of the noise.
     ///
     /// # Errors
-    /// If the recipe has a mistake, with its place in the recipe.
+    /// Returns the recipe's first mistake, with its place in the recipe.
     pub fn resolve(recipe: &Recipe, sources: &[Source<Operation>], seed: u64) -> Result<Self, Mistake> {
         let form = &recipe.form;
         let wrong = |message: String| Err(Mistake::at("form", message));
@@ -80,8 +80,8 @@ impl Method {
         })
     }
 
-    /// Advances the state over the steps of a piece that starts at step `first`, and returns the output. Stochastic rounding
-    /// draws from the stream `random`.
+    /// Advances the state over the steps of `piece` (the inputs of several steps, from step `first` on), and returns the output.
+    /// Stochastic rounding takes random numbers from the stream `random`.
     pub fn run(
         &self,
         piece: &Piece<f32>,
@@ -236,7 +236,7 @@ impl SiteRounding {
     }
 }
 
-/// Rounds the intermediates of a chunked form.
+/// Applies the recipe's roundings to the intermediates of a chunked form of the recurrence, by the names of the intermediates.
 struct ChunkRoundings<'a>(&'a [SiteRounding], &'a ChaCha8Rng);
 
 impl ChunkRoundings<'_> {
@@ -254,7 +254,7 @@ impl Policy<f32> for ChunkRoundings<'_> {
     }
 }
 
-/// Rounds as the policy does. If noise is given, it replaces the rounding errors.
+/// A rounding policy that rounds like the wrapped policy, or, if noise is given, replaces the errors of these roundings by noise.
 struct WithNoise<P>(P, Option<Noise>);
 
 impl<P: Policy<f32>> Policy<f32> for WithNoise<P> {
@@ -272,8 +272,8 @@ impl<P: Policy<f32>> Policy<f32> for WithNoise<P> {
     }
 }
 
-/// Returns the names of the values that a form can round, each with the channels of a row (1 if the number varies). `None` if the
-/// form does not apply to the source's operation.
+/// Returns the names of the values that a form can round, each with the number of channels per row (1 if it varies); `None` if
+/// the form does not apply to the source's operation.
 fn places(form: &Form, origin: &Operation) -> Option<Vec<(String, usize)>> {
     let state = |cols| (STATE.to_string(), cols);
     let parameters = |states| PARAMETERS.map(|name| (name.to_string(), states)).to_vec();

@@ -1,4 +1,4 @@
-//! Study of the rounding of a state that is carried from step to step.
+//! Study of recurrences (linear attention and state-space models) with roundings, e.g. of the state between steps.
 
 pub mod inputs;
 mod method;
@@ -25,8 +25,8 @@ use ulplab_core::record::Phase;
 use method::Method;
 pub use operation::{Attention, Gate, Operation, Poles};
 
-/// Steps of the first checkpoint; each later checkpoint has twice as many. At each checkpoint the last `CHECKPOINT` steps of the
-/// output are compared.
+/// Number of steps before the first checkpoint; each later checkpoint comes after twice as many steps as the previous one. At
+/// each checkpoint, the last `CHECKPOINT` steps of the output are compared.
 pub const CHECKPOINT: usize = 64;
 /// Largest number of steps whose inputs are in memory at once.
 pub const PIECE: usize = 4096;
@@ -36,13 +36,13 @@ const MOST_HEADS: usize = 1024;
 /// The compared quantities. A record's site is the source's name followed by one of these names.
 const COMPARED: [&str; 2] = ["output", "state"];
 
-/// Operations with a state that is carried from step to step, with inputs from each source.
+/// Experiment with recurrent operations, whose state is carried from step to step, with inputs from each source.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RecurrenceStudy {
-    /// Independent draws of each source, a window each.
+    /// Number of independent random samples of each source. Each sample is measured by itself.
     pub draws: usize,
-    /// Heads and steps of a draw.
+    /// Numbers of heads and of steps in a random sample.
     pub shape: [usize; 2],
     #[serde(rename = "source")]
     pub sources: Vec<Source<Operation>>,
@@ -50,12 +50,12 @@ pub struct RecurrenceStudy {
     pub recipes: Vec<Recipe>,
 }
 
-/// A form of the recurrence, and its roundings.
+/// Candidate: a form of the recurrence, and its roundings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
     pub name: String,
-    /// Its description, in one line.
+    /// Description of the recipe, in one line.
     pub doc: String,
     pub form: Form,
     /// Replace each rounding error by Gaussian noise of the same energy. The noise has the error's size, but not its structure.
@@ -71,27 +71,27 @@ pub struct Recipe {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
-    /// Step by step, as it is defined.
+    /// Computes the recurrence step by step, as it is defined.
     Recurrent,
-    /// Linear attention: step by step, both reads of the state in one pass.
+    /// For linear attention: computes step by step, but reads the state for k and q in one pass, as decode kernels do.
     OnePass,
-    /// State-space model: step by step, b folded into c.
+    /// For a state-space model: computes step by step, with the factor b merged into the factor c.
     Folded,
-    /// In chunks of this many steps.
+    /// Computes the recurrence in chunks of this many steps.
     Chunked(usize),
-    /// Linear attention: as the prefill kernel of that name, with all it rounds.
+    /// For linear attention: computes in chunks like the published prefill kernel of this name, with all its roundings.
     Prefill(String),
 }
 
-/// Round the state, a parameter, or an intermediate.
+/// Rounds the state, a parameter, or an intermediate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Round {
-    /// Pattern of the `state` that is stored between steps, parameters, or intermediates of the chunked form.
+    /// Pattern of names: `state` (stored between steps), parameters, or intermediates of the chunked form.
     pub at: String,
     /// A named format (`nvfp4`) or a format string (`e2m1/b16:e4m3/t:f32`).
     pub format: String,
-    /// The choice between the two codes about a number.
+    /// Rounding direction between the two codes next to a number.
     #[serde(default, skip_serializing_if = "Direction::is_nearest")]
     pub direction: Direction,
 }

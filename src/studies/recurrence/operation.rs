@@ -1,4 +1,4 @@
-//! Recurrent operations, as sources of a study.
+//! Recurrent operations, which are the data sources of an experiment.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,17 +8,17 @@ use ulplab_core::error::refuse;
 /// Largest number of channels of a state; a larger number is refused as a mistake.
 const MOST_CHANNELS: usize = 1024;
 
-/// An operation whose state is carried from step to step, and how its inputs are drawn.
+/// An operation whose state is carried from step to step, and the distribution of its random inputs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Operation {
-    /// Linear attention with a state of this many key and value channels per head.
+    /// Linear attention. `state` is the number of key channels and the number of value channels per head.
     LinearAttention {
         op: Attention,
         gate: Gate,
         state: [usize; 2],
     },
-    /// A diagonal state-space model with this many states per head.
+    /// A diagonal state-space model. `states` is the number of states per head.
     DiagonalSsm { poles: Poles, states: usize },
 }
 
@@ -26,11 +26,11 @@ pub enum Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Attention {
-    /// The gated delta rule: one decay a head.
+    /// The gated delta rule, with one decay per head.
     Gdn,
-    /// Kimi delta attention: one decay a key channel.
+    /// Kimi delta attention: the delta rule with one decay per key channel.
     Kda,
-    /// One decay a head and no delta rule.
+    /// Gated linear attention with one decay per head, without the delta rule.
     SimpleGla,
 }
 
@@ -40,26 +40,26 @@ pub enum Attention {
 pub enum Gate {
     /// All 0: no decay.
     None,
-    /// Exponentially, with this mean below 0.
+    /// Exponentially distributed with this mean, which is below 0.
     Mean(f64),
-    /// This bound below 0 times the sigmoid of N(0, 1).
+    /// This bound, which is below 0, times the sigmoid of N(0, 1).
     Bound(f64),
 }
 
-/// The distribution of the factors a of a state-space model.
+/// Distribution of the factors a of a state-space model, x' = a x + b u.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Poles {
-    /// N(0, 1) times this.
+    /// N(0, 1) times this number.
     Normal(f64),
-    /// Uniformly between 0 and this.
+    /// Uniformly distributed between 0 and this number.
     Uniform(f64),
-    /// 1 − a log-uniformly between these.
+    /// 1 − a is log-uniformly distributed between these two numbers.
     BelowOne([f64; 2]),
 }
 
 impl Operation {
-    /// Checks the parameters of the operation. The error names the mistake.
+    /// Returns an error if a parameter of the operation is out of range.
     pub fn check(&self) -> Result<(), String> {
         let fits = |channels: &usize| (1..=MOST_CHANNELS).contains(channels);
         match self {

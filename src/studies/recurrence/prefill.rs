@@ -1,8 +1,8 @@
 //! Roundings of published prefill kernels of linear attention: a table with the dtype of each value.
 //!
-//! Values that the table does not list are f32. Products are accumulated in f32; tensor cores do this up to a few units in the
-//! last place. A decay is multiplied into an operand before the operand is rounded. Kernels of GDN, whose decay is one number per
-//! head, may also apply the decay to the sum.
+//! Values that the table does not list are f32. Products are accumulated in f32; the sums of tensor cores differ by a few ULPs. A
+//! decay is multiplied into an operand before the operand is rounded. Kernels of the gated delta rule (GDN), with one decay per
+//! head, may instead multiply the sum by the decay.
 
 use reference::ops::linear_attention::Intermediate::{self, *};
 use reference::ops::linear_attention::{Chunked, Inversion, Policy};
@@ -28,11 +28,11 @@ pub struct Prefill {
     pub doc: &'static str,
     pub chunk: usize,
     pub inversion: Inversion,
-    /// Dtypes of further values. Every prefill also rounds the values in [`IN_BF16`].
+    /// Values that this kernel rounds in addition to the values in [`IN_BF16`], each with its type.
     pub rounds: &'static [(Intermediate, NarrowType)],
 }
 
-/// The values that every prefill rounds to bf16.
+/// The values that every prefill kernel of [`PREFILLS`] rounds to bf16.
 const IN_BF16: [Intermediate; 11] = [
     Query,
     Key,

@@ -19,11 +19,11 @@ type Trajectory<T> = Vec<Point<T>>;
 /// The results of a recurrence at one checkpoint.
 pub struct Point<T> {
     steps: usize,
-    /// Output of the last steps, and the state, in the order of [`COMPARED`].
+    /// Output of the [`CHECKPOINT`] steps before the checkpoint, and the state there, in the order of [`COMPARED`].
     values: [Vec<T>; 2],
 }
 
-/// Computes every source in a window by the definition in f64.
+/// Runs the recurrence of every source on the inputs of a window (one random sample), by the definition in f64.
 pub fn exact(study: &RecurrenceStudy, seed: u64, window: &str) -> Result<Vec<Trajectory<f64>>> {
     let sources = study.sources.par_iter();
     let walk = |source| {
@@ -54,7 +54,8 @@ pub fn measure(
     Ok(each.concat())
 }
 
-/// Runs all steps of a source in a window with `step`, and returns the results at the checkpoints.
+/// Runs all steps of a source's recurrence on the inputs of a window (one random sample), and returns the results at the
+/// checkpoints. `step` is called with the inputs of several steps at a time.
 fn walk<T: Real>(
     study: &RecurrenceStudy,
     seed: u64,

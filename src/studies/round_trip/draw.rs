@@ -1,4 +1,4 @@
-//! Distributions that numbers are drawn from.
+//! Distributions of random numbers, which an experiment stores in formats and reads back.
 
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Exp1, StandardUniform, StudentT};
@@ -17,10 +17,10 @@ pub enum Numbers {
     Laplace,
     /// Student's t with this many degrees of freedom; with 2 or fewer the variance is infinite.
     StudentT(f64),
-    /// N(0, 1), with a share of the channels `factor` times as large.
+    /// N(0, 1), with the fraction `share` of the channels multiplied by `factor`.
     OutlierChannels { share: f64, factor: f64 },
-    /// Tensors at these sites of the model on each window of text; values are means over the layers, and each layer also has its
-    /// own.
+    /// Tensors at these sites of the model, on each window of text. Results are given for each layer and as means over the
+    /// layers.
     Site(String),
 }
 
@@ -37,7 +37,7 @@ impl Numbers {
         self.site().is_some()
     }
 
-    /// Checks the parameters of the distribution. The error names the mistake.
+    /// Returns an error if a parameter of the distribution is out of range.
     pub fn check(&self) -> Result<(), String> {
         match *self {
             Self::StudentT(nu) if !(nu > 0.0 && nu.is_finite()) => {
@@ -51,7 +51,7 @@ impl Numbers {
     }
 }
 
-/// Draws `[rows, cols]` numbers of a distribution, row-major; `None` for sites of a model, whose numbers are not drawn.
+/// Makes `[rows, cols]` random numbers of a distribution, row-major; `None` for sites of a model, whose numbers are recorded.
 pub fn draw(numbers: &Numbers, [rows, cols]: [usize; 2], rng: &mut ChaCha8Rng) -> Option<Vec<f32>> {
     let len = rows * cols;
     Some(match *numbers {
@@ -80,8 +80,8 @@ pub fn draw(numbers: &Numbers, [rows, cols]: [usize; 2], rng: &mut ChaCha8Rng) -
     })
 }
 
-/// Returns a factor for each channel. Each channel gets a random key; the channels with the smallest keys, the fraction `share`
-/// of all, get `factor`, the others get 1.
+/// Returns a factor for each channel: `factor` for outliers, 1 for the others. Outliers are a random choice of the fraction
+/// `share` of all channels: those with the smallest random keys.
 fn outliers(cols: usize, share: f64, factor: f32, rng: &mut ChaCha8Rng) -> Vec<f32> {
     let count = (share * cols as f64).round() as usize;
     let mut keys: Vec<(u64, usize)> = StandardUniform.sample_iter(rng).take(cols).zip(0..).collect();

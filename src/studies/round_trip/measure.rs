@@ -16,14 +16,14 @@ use ulplab_core::random::stream;
 use ulplab_core::record::Record;
 use ulplab_operations::ops::Rows;
 
-/// The format that a recipe stores numbers in.
+/// The format in which a recipe stores numbers, and the noise in place of its rounding errors.
 pub struct Stored {
     pub codec: Arc<dyn Codec>,
     /// Noise that replaces the format's rounding errors, if any.
     pub noise: Option<Noise>,
 }
 
-/// Draws the numbers of all drawn sources in a window.
+/// Makes the random numbers of a window (one random sample), for each source of the experiment that is a distribution.
 pub fn drawn(study: &RoundTripStudy, seed: u64, window: &str) -> Vec<Sample> {
     let sample = |source: &Source<_>| {
         let mut rng = stream(seed, &format!("{}/{window}", source.name));
@@ -38,7 +38,7 @@ pub fn drawn(study: &RoundTripStudy, seed: u64, window: &str) -> Vec<Sample> {
     study.sources.iter().filter_map(sample).collect()
 }
 
-/// Measures one recipe on the samples of a window. `rival` is the recipe that it is compared with, if any.
+/// Measures one recipe on the samples of a window. `rival` is the recipe that this recipe is compared with, if any.
 pub fn measure(blank: &Record, samples: &[Sample], stored: &Stored, rival: Option<&Stored>) -> Vec<Record> {
     let one = |Sample { source, rows }: &Sample| {
         let (want, cols) = (&rows.values, rows.cols);

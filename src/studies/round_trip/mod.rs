@@ -1,4 +1,4 @@
-//! Study of the error of numbers that are stored in a format and read back. The numbers are drawn, or come from a model.
+//! Study of the error of numbers that are stored in a format and read back. The numbers are random, or come from a model.
 
 mod draw;
 mod measure;
@@ -27,17 +27,17 @@ use ulplab_core::record::Phase;
 pub use draw::{Numbers, draw};
 pub use measure::{Stored, measure};
 
-/// Numbers from each source: stored in a format and read back.
+/// Experiment with number formats: numbers from each source are stored in a format and read back.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RoundTripStudy {
-    /// The model of sources at its sites: a name in `datasets/manifest.toml`, or the path of a folder.
+    /// The model that sources with `site` read: a name in `datasets/manifest.toml`, or the path of a folder.
     pub model: Option<String>,
-    /// Tokens in each window of text.
+    /// Number of tokens in each window of text.
     pub tokens: usize,
-    /// Independent draws of each source that is drawn, a window each.
+    /// Number of independent random samples of each random source. Each sample is measured by itself, like a window of text.
     pub draws: usize,
-    /// Rows and columns of a draw.
+    /// Numbers of rows and of columns in a random sample.
     pub shape: [usize; 2],
     #[serde(rename = "window", deserialize_with = "written_out")]
     pub windows: Vec<Window>,
@@ -52,7 +52,7 @@ pub struct RoundTripStudy {
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
     pub name: String,
-    /// Its description, in one line.
+    /// Description of the recipe, in one line.
     pub doc: String,
     /// The format that stores numbers: a named format (`nvfp4`), a format string (`e2m1/b16:e4m3/t:f32`) or a KV record.
     pub format: String,
@@ -61,7 +61,7 @@ pub struct Recipe {
     pub noise: bool,
     /// The size of the noise, in multiples of the rounding error.
     pub gain: Option<f64>,
-    /// The recipe that this one is compared with on the same numbers, by `sqnr_gain`.
+    /// Name of the recipe that this recipe is compared with on the same numbers, by the metric `sqnr_gain`.
     pub against: Option<String>,
 }
 
@@ -150,7 +150,7 @@ impl Study for RoundTripStudy {
     }
 
     fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {
-        // The codec and noise of each recipe, and the name of the recipe that it is compared with.
+        // Resolve each recipe to its codec, its noise, and the name of the recipe that it is compared with, if any.
         let stores = null::each(&self.recipes, |recipe| {
             let codec = codec(&recipe.format).map_err(|message| Mistake::at("format", message))?;
             let noise = Noise::asked(recipe.noise, recipe.gain, seed)?;

@@ -47,7 +47,7 @@ impl Show for RoundTripStudy {
         all
     }
 
-    /// Charts of errors against bits and by source, and a table of the recipes that are compared with another.
+    /// Charts of errors against bits and by source, and a table of the recipes that are compared with another recipe.
     fn sections(&self, run: &Summarized) -> Vec<Section> {
         let sources = &self.sources;
         let drawn = sources.iter().find(|source| !source.from.is_site());
@@ -128,7 +128,7 @@ fn spread(study: &RoundTripStudy, run: &Summarized) -> Figure {
     wide(dots, String::new())
 }
 
-/// Table of SQNR gains: one row for each recipe that is compared with another.
+/// Table of SQNR gains: one row for each recipe that is compared with another recipe.
 fn paired(study: &RoundTripStudy, run: &Summarized) -> Figure {
     let rows = study.recipes.iter().filter_map(|recipe| {
         let against = recipe.against.as_ref()?;

@@ -9,7 +9,8 @@ use ulplab_core::metrics::float_nsr;
 /// Floats: [`float_nsr`], for every kind of scale. The actual noise is larger if numbers are outside the format's range. Integers
 /// with f32, f16 or bf16 scales: the error is uniform within a step, so the noise is step² / 12. The step is the largest
 /// magnitude of a group divided by the largest code. If the zero point is the minimum, the step is the range of a group divided
-/// by the largest code. Not covered: integer zero points, which clip values at an end, and codebooks.
+/// by the largest code. Not covered: integer zero points, which clip values at an end; groups of columns or of several rows; and
+/// codebooks.
 pub fn nsr(format: &Format, x: &[f32], cols: usize) -> Option<f64> {
     match format.element.repr {
         Repr::Float(cast) => Some(float_nsr(cast.float.mantissa_bits)),

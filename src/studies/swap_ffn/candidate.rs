@@ -11,7 +11,7 @@ use ulplab_swap_ffn::{Part, Resident};
 /// Router decisions for one row of x: true if the row is exchanged (the gate is open), and the number of the memory bank.
 pub type GateAndBank = (bool, u8);
 
-/// A model in the form in which a recipe computes it.
+/// A source's model as a recipe computes it: emulated on the CPU, or by GPU kernels.
 pub enum Candidate<'a> {
     /// The reference's path on the CPU, with the recipe's roundings.
     Emulated { model: Box<Model<f32>>, method: &'a Method },
@@ -40,8 +40,8 @@ impl<'a> Candidate<'a> {
         })
     }
 
-    /// Runs one event, or only its exchange of vectors with the banks, on x and the state. An emulated candidate follows the
-    /// decisions `given`; kernels follow their own decisions. Returns the candidate's own decisions.
+    /// Runs one event (router, bank exchange and FFN), or only the bank exchange, on x and the state. An emulated candidate obeys
+    /// the decisions `given`; kernels obey their own decisions. Returns the candidate's own decisions.
     pub fn event(
         &mut self,
         part: Part,
@@ -66,12 +66,12 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// True if the candidate computes x by the given decisions instead of its own.
+    /// True if [`event`](Self::event) obeys the decisions in its argument `given` instead of the candidate's own decisions.
     pub fn follows(&self) -> bool {
         matches!(self, Self::Emulated { .. })
     }
 
-    /// Runs one token with the candidate's own decisions. Returns the token's output (delta), and the decisions of every event.
+    /// Runs all events of one token with the candidate's own decisions. Returns the token's output (delta), and all decisions.
     pub fn token(
         &mut self,
         x_in: &Tensor<f32>,

@@ -1,4 +1,4 @@
-//! The run of the reference in f64. It gives all values of a window that candidates are compared with.
+//! Runs the reference in f64, and stores all values that candidates are compared with.
 
 use rayon::prelude::*;
 use reference::paths::swap_ffn::{Decisions, Model, State};
@@ -15,13 +15,13 @@ use ulplab_core::metrics::Decided;
 pub type Trajectory = Vec<Token>;
 
 pub struct Token {
-    /// Decisions of every event, one per row.
+    /// Router decisions of every event (router, bank exchange and FFN), one for each row of x.
     pub decisions: Vec<Vec<Decided>>,
     pub delta: Vec<f64>,
     pub checkpoint: Option<Checkpoint>,
 }
 
-/// Further results of a token, kept at the tokens where runs are compared.
+/// Further results of a token, stored only for the tokens at which runs are compared.
 pub struct Checkpoint {
     /// All events of the token.
     pub events: Vec<ExactEvent>,
@@ -29,7 +29,7 @@ pub struct Checkpoint {
     pub ram: Vec<f64>,
 }
 
-/// An event, computed in f64 from a state and x that are rounded to f32.
+/// One event (router, bank exchange and FFN), computed in f64 from a state and x that are rounded to f32.
 pub struct ExactEvent {
     /// State before the event.
     pub state: State<f32>,
@@ -38,7 +38,7 @@ pub struct ExactEvent {
     pub after: Tensor<f64>,
 }
 
-/// Computes every source in a window in f64.
+/// Runs the reference in f64 on the inputs of every source in a window (one random sample).
 pub fn exact(study: &SwapFfnStudy, seed: u64, window: &str) -> Result<Vec<Trajectory>> {
     let [sequences, tokens] = study.shape;
     let walk = |source: &Source<Weights>| {
@@ -82,7 +82,7 @@ fn token(inputs: &Inputs, model: &Model<f64>, state: &mut State<f64>, at: usize)
     })
 }
 
-/// Computes one event in f64, starting from x and the state rounded to f32.
+/// Computes one event (router, bank exchange and FFN) in f64, starting from x and the state rounded to f32.
 fn known(model: &Model<f64>, x: &Tensor<f64>, state: &State<f64>, event: usize) -> Result<ExactEvent, String> {
     let (x, state): (Tensor<f32>, State<f32>) = (x.cast(), cast_state(state));
     let mut after = x.cast();

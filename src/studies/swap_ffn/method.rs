@@ -18,25 +18,25 @@ use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_operations::ops::call::Runner;
 use ulplab_swap_ffn::COMPOSITIONS;
 
-/// Function that computes one event of a model, with the signature of [`Model::event`].
+/// Function that computes one event (router, bank exchange and FFN), with the signature of [`Model::event`].
 pub type Event =
     fn(&Model<f32>, &mut Tensor<f32>, &mut State<f32>, usize, &mut dyn Numerics<f32>) -> Result<Decisions<f32>, String>;
 
-/// A recipe that is ready to run.
+/// A recipe of Swap-FFN that is ready to run: its formats and kernels are resolved.
 pub struct Method {
     rounds: Vec<(String, Arc<dyn Codec>)>,
     /// Noise that replaces rounding errors, if any.
     noise: Option<Noise>,
     router: Router,
-    /// Decisions whose margin in the reference's logits exceeds this number must equal the reference's.
+    /// The candidate must decide like the reference wherever the margin of the decision in the reference's logits is larger.
     pub margin: f64,
-    /// The function that computes an event. Tests plant faults by setting another function, which the gates must notice.
+    /// The function that computes an event. Tests set a faulty function here, and check that the gates notice the fault.
     pub event: Event,
     /// GPU kernels that compute everything in place of the reference; `None` if the recipe is emulated on the CPU.
     pub kernels: Option<Kernels>,
 }
 
-/// GPU kernels that compute the whole path.
+/// GPU kernels that compute the whole Swap-FFN model.
 pub struct Kernels {
     pub runner: Box<dyn Runner>,
     /// True if operands of products are E4M3 with a scale for each row, false if they are bf16.
@@ -44,10 +44,10 @@ pub struct Kernels {
 }
 
 impl Method {
-    /// Resolves formats and sites, and checks that they fit every source. `seed` is the seed of the noise.
+    /// Resolves the formats and sites of a recipe, and checks that both fit every source. `seed` is the seed of the noise.
     ///
     /// # Errors
-    /// If the recipe has a mistake, with its place in the recipe.
+    /// Returns the recipe's first mistake, with its place in the recipe.
     pub fn resolve(recipe: &Recipe, sources: &[Source<Weights>], seed: u64) -> Result<Self, Mistake> {
         let margin = recipe.margin.unwrap_or(0.0);
         let message = format_args!("margin = {margin}, expected a number from 0 on");
@@ -62,7 +62,7 @@ impl Method {
         })
     }
 
-    /// Returns the configuration with the recipe's form of the router.
+    /// Returns the configuration with the recipe's router: the form of its logits, and the values that decide.
     pub fn config(&self, config: &Config) -> Config {
         let router = match self.router.form {
             super::RouterForm::Folded => RouterForm::Folded,
@@ -89,7 +89,7 @@ impl Method {
     }
 }
 
-/// Only rounds at the sites: the candidate follows its own decisions.
+/// Rounds the tensors at the sites, and leaves the candidate's own decisions as they are.
 impl Numerics<f32> for &Method {
     fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
         self.round(site, tensor);
@@ -116,7 +116,7 @@ fn kernels(recipe: &Recipe) -> Result<Option<Kernels>, Mistake> {
 /// For all rows of x: the decisions whether to exchange the row (gates), then the numbers of the banks.
 type GatesAndBanks = [Vec<i32>; 2];
 
-/// Rounds at the sites, records the candidate's own decisions, and replaces them with the reference's decisions.
+/// Rounds the tensors at the sites, and makes a candidate obey the reference's decisions. Records the candidate's own decisions.
 pub struct ForcedDecisions<'a> {
     method: &'a Method,
     given: GatesAndBanks,

@@ -2,7 +2,7 @@
 //!
 //! A token passes through several events. In an event, a router decides whether each vector x is exchanged with a memory bank,
 //! and an FFN follows. Local phase: every event starts from the reference's state, so that the error of this event alone is
-//! measured. Cumulative phase: the candidate runs free, so that errors add up.
+//! measured. Cumulative phase: every event starts from the candidate's own state, so that errors add up.
 
 mod candidate;
 mod exact;
@@ -41,22 +41,25 @@ use sizes::{Inputs, Sizes};
 /// The quantities compared at a checkpoint in each phase. A record's site is the source's name followed by one of these names.
 const LOCAL: [&str; 3] = ["decisions", "next", "x"];
 const CUMULATIVE: [&str; 4] = ["decisions", "lanes", "ram", "delta"];
-/// Site of the first token's decisions, one record per event; the record's layer is the event's index.
+/// Site of the records of the first token's decisions: one record per event (router, bank exchange and FFN), with the event's
+/// index as layer.
 const FIRST: &str = "first";
 
 /// Limits on sequences and tokens; larger numbers are refused as mistakes.
 const MOST_SEQUENCES: usize = 1024;
 const MOST_TOKENS: usize = 4096;
 
-/// Models that exchange vectors with banks by discrete decisions, with weights and tokens from each source.
+/// Experiment with models that exchange vectors with memory banks by discrete decisions, with weights and tokens from each
+/// source.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SwapFfnStudy {
-    /// Phases of a model: `local`, every event from the reference's state; `cumulative`, running free.
+    /// Phases to measure. `local`: every event starts from the reference's state. `cumulative`: every event starts from the
+    /// candidate's own state.
     pub phases: Vec<Phase>,
-    /// Independent draws of each source, a window each.
+    /// Number of independent random samples of each source. Each sample is measured by itself.
     pub draws: usize,
-    /// Sequences and tokens of a draw.
+    /// Numbers of sequences and of tokens in a random sample.
     pub shape: [usize; 2],
     #[serde(rename = "source")]
     pub sources: Vec<Source<Weights>>,
@@ -68,7 +71,7 @@ pub struct SwapFfnStudy {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Weights {
-    /// A model of these sizes, with weights as before training.
+    /// A model of these sizes, with random weights as before training.
     SwapFfn(#[serde(with = "Sizes")] swap_ffn::Config),
 }
 
@@ -80,12 +83,12 @@ impl Weights {
     }
 }
 
-/// The roundings, and how the router is read; or kernels in place of everything.
+/// Candidate: roundings and a form of the router, or kernels that compute the whole model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
     pub name: String,
-    /// Its description, in one line.
+    /// Description of the recipe, in one line.
     pub doc: String,
     /// Replace each rounding error by Gaussian noise of the same energy. The noise has the error's size, but not its structure.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -94,18 +97,19 @@ pub struct Recipe {
     pub gain: Option<f64>,
     #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
     pub rounds: Vec<Round>,
-    /// A reading of the router other than the reference's.
+    /// Computation of the router, if it differs from the reference's.
     pub router: Option<Router>,
-    /// Decisions with a larger margin in the reference's logits must not fall otherwise (`flips_outside`).
+    /// Decisions whose margin in the reference's logits exceeds this number must equal the reference's. The metric
+    /// `flips_outside` counts violations.
     pub margin: Option<f64>,
-    /// Kernels that compute all of it, as `swap_ffn.variant`.
+    /// Kernels that compute the whole model, as `swap_ffn.variant`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernels: Vec<String>,
-    /// Operands of the products of kernels: `bf16` or `e4m3/token:f32`.
+    /// Type of the operands in the kernels' matrix products: `bf16` or `e4m3/token:f32`.
     pub format: Option<String>,
 }
 
-/// Round tensors that pass at some sites of the path, in every event.
+/// Rounds the tensors at some sites of the model, in every event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Round {
@@ -115,7 +119,7 @@ pub struct Round {
     pub format: String,
 }
 
-/// A reading of the router.
+/// Computation of the router: form of its logits, and the values that decide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Router {
@@ -123,18 +127,18 @@ pub struct Router {
     pub decides_on: DecidesOn,
 }
 
-/// The computation of its logits.
+/// Computation of the router's logits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RouterForm {
-    /// One vector for each logit.
+    /// One dot product of x with a vector for each logit, times the inverse RMS of x.
     #[default]
     Folded,
-    /// By way of the router's projection.
+    /// First the norm of x, then the router's projection, then the logits.
     Unfolded,
 }
 
-/// The values that its decisions compare.
+/// Values that the router's decisions compare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DecidesOn {
@@ -161,7 +165,7 @@ impl Candidate for Recipe {
         &self.name
     }
 
-    /// Returns the recipe as correct code computes it on a CPU; an error if kernels compute it.
+    /// Returns the recipe as correct code computes it on a CPU; an error if the recipe names GPU kernels.
     fn right(&self, _: Phase) -> Result<(Self, bool), String> {
         match self.kernels.is_empty() {
             true => Ok((self.clone(), !self.rounds.is_empty())),

@@ -51,11 +51,12 @@ impl Show for SwapFfnStudy {
         sources::drawn_of(self.draws, self.shape, ["sequences", "tokens"])
     }
 
-    /// Columns for every source: the largest local error and the flips outside the margin, then the state after all tokens.
+    /// Columns for every source: the largest local error of x, and the decisions that flipped outside the margin; then, after all
+    /// tokens, the shares of equal decisions and the cosine of the outputs.
     fn columns(&self) -> Vec<Column> {
         let tokens = self.shape[1];
-        // Local errors do not grow with the tokens, since each event starts from the reference's state: all checkpoints count.
-        // Cumulative errors are carried on: only the last checkpoint counts.
+        // Use the local errors at all checkpoints: they do not grow with the tokens, since each event starts from the reference's
+        // state. Use the cumulative errors only at the last checkpoint, since they add up over the tokens.
         let at = |phase| match phase {
             Local => self.checkpoints().collect(),
             Cumulative => vec![tokens],

@@ -1,4 +1,4 @@
-//! A source that is a Swap-FFN model: the model's sizes, the variants of its definition, and its drawn numbers.
+//! A data source that is a Swap-FFN model: the model's sizes, the variants of its definition, and its random numbers.
 
 use std::convert::Infallible;
 
@@ -16,7 +16,7 @@ use ulplab_operations::ops::data::round_to_bf16;
 /// Largest number of elements of one tensor; a larger number is refused as a mistake.
 const MOST_NUMBERS: usize = 1 << 28;
 
-/// A Swap-FFN model with drawn weights. What is not given is as in the source that defines the path.
+/// A Swap-FFN model with random weights. Absent keys have the values of the model's original definition.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(
     remote = "Config",
@@ -34,7 +34,7 @@ pub struct Sizes {
     pub d_router: usize,
     pub collapse_k: usize,
     pub collapse_r: usize,
-    /// True if an FFN step adds to x.
+    /// True if an FFN step adds its output to x.
     pub residual: bool,
     #[serde(with = "Lanes")]
     pub lane_rule: LaneRule,
@@ -50,7 +50,7 @@ pub struct Sizes {
     pub collapse_silu: bool,
 }
 
-/// The effect of an exchange on a map.
+/// Rule by which an exchange with a bank changes a core's map from its four lanes to banks.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(remote = "LaneRule", rename_all = "snake_case", expecting = "enum Lanes")]
 #[schemars(rename = "Lanes")]
@@ -60,7 +60,7 @@ pub enum Lanes {
     Literal,
 }
 
-/// Checks the sizes of the model. The error names the mistake.
+/// Returns an error if a size of the model is invalid, or a tensor would have too many elements.
 pub fn check(config: &Config) -> Result<(), String> {
     config.check()?;
     refuse(config.n_events == 0, "n_events is 0, expected decisions to compare")?;
@@ -84,7 +84,7 @@ pub fn check(config: &Config) -> Result<(), String> {
     }
 }
 
-/// The drawn inputs of a source in a window, all rounded to bf16: weights, tokens, and the banks before the first token.
+/// The random inputs of a source in a window, all rounded to bf16: weights, tokens, and the banks before the first token.
 pub struct Inputs<'a> {
     pub config: Config,
     seed: u64,
@@ -108,7 +108,7 @@ impl<'a> Inputs<'a> {
         self.purpose[0]
     }
 
-    /// Draws the tensor `what` from its own random stream, so that numbers do not depend on the order of draws.
+    /// Makes the random tensor `what` from its own random stream, so that its numbers do not depend on the order of calls.
     fn draw(&self, what: &str, len: usize) -> Vec<f32> {
         let [source, window] = self.purpose;
         gaussian(&mut stream(self.seed, &format!("{source}/{window}/{what}")), len)
@@ -118,7 +118,8 @@ impl<'a> Inputs<'a> {
         Tensor::<f32>::new(shape, stored(self.draw(what, shape.iter().product()))).cast()
     }
 
-    /// Returns the model with the drawn weights, under a configuration that a recipe may have changed.
+    /// Returns a model with the random weights of the source. `config` is the source's configuration, in which a recipe may have
+    /// changed the router.
     pub fn model<T: Real>(&self, config: Config, numerics: &mut dyn Numerics<T>) -> Model<T> {
         let draw = |name: &str, len: usize| self.draw(name, len);
         let initial = Initial {
@@ -144,7 +145,7 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// Wraps weights, and rounds them to bf16, their storage format.
+/// Rounds the weights that `W` returns to bf16, the type in which weights are stored.
 struct StoredWeights<W>(W);
 
 impl<W: Weights<Error = Infallible>> Weights for StoredWeights<W> {

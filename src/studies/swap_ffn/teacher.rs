@@ -1,4 +1,5 @@
-//! The local phase: every event starts from the reference's state and follows the reference's decisions.
+//! The local phase: every event (router, bank exchange and FFN) starts from the reference's state, and obeys the reference's
+//! decisions.
 
 use super::candidate::{Candidate, GateAndBank};
 use super::exact::{Checkpoint, Token};
@@ -10,8 +11,8 @@ use ulplab_core::record::Record;
 use ulplab_swap_ffn::Part;
 
 /// Measures, at every checkpoint, the events of the token: the candidate's decisions, the x that the candidate computes, and the
-/// decisions of the next event on that x. A candidate that cannot follow given decisions is compared only in rows where its
-/// decision equals the reference's.
+/// decisions that the next event makes on this x. Kernels cannot obey the reference's decisions, so their x is compared only in
+/// rows where their decision equals the reference's.
 pub fn measure(blank: &Record, inputs: &Inputs, method: &Method, want: &[Token]) -> Result<Vec<Record>, String> {
     let mut candidate = Candidate::new(inputs, method)?;
     let mut all = Vec::new();
@@ -47,7 +48,8 @@ fn walk(candidate: &mut Candidate, margin: f64, checkpoint: &Checkpoint) -> Resu
     Ok((found, following))
 }
 
-/// Adds the decisions of `rows`, or of all rows if `None`. Returns true for each row whose decision agrees with the reference's.
+/// Adds the reference's and the candidate's decisions to `decisions`, only for the rows with true in `rows` if it is given.
+/// Returns true for each row in which the two decisions agree.
 fn compare(decisions: &mut Decisions, known: &ExactEvent, own: &[GateAndBank], rows: Option<&[bool]>) -> Vec<bool> {
     let pairs = decided(&known.decisions).zip(own).enumerate();
     let pairs = pairs.map(|(row, (want, &(open, bank)))| {

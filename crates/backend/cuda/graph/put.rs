@@ -3,7 +3,7 @@
 use crate::cuda::header::{Launch, Matmul, Number};
 use crate::cuda::plan::Named;
 
-/// Builder of a launch, or of a call: all launches of another operation's variant.
+/// Builder of one launch, or of a call, which adds all launches of another operation's variant.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct Put {
@@ -11,11 +11,11 @@ pub struct Put {
     pub(super) launch: Launch,
     /// The called variant, `OP.VARIANT`; `None` for a launch.
     pub(super) call: Option<String>,
-    /// Meanings of names in the launch.
+    /// Names in the launch, each with the buffer, part or number that replaces it.
     pub(super) names: Vec<(String, Named)>,
     /// Number of launches to leave out at the start of the called variant.
     pub(super) skipped: usize,
-    /// Index of the part of prepared scratch that a call uses, and the number of parts.
+    /// Index of the scratch part that a call uses, and the number of parts. The call's preparing launches fill the part.
     pub(super) part: Option<[i64; 2]>,
     pub(super) wrong: Option<String>,
 }
@@ -34,8 +34,8 @@ pub fn product(name: &str, product: Matmul) -> Put {
     put
 }
 
-/// Begins a call of another operation's variant, `OP.VARIANT`. The call adds the launches of that variant; names in these
-/// launches can get other meanings.
+/// Begins a call of another operation's variant, `OP.VARIANT`. The call adds the launches of that variant, in which names can be
+/// replaced by other buffers or numbers.
 pub fn call(name: &str, variant: &str) -> Put {
     Put {
         call: Some(variant.into()),
@@ -89,7 +89,7 @@ impl Put {
         self
     }
 
-    /// Marks the launch as a tap: its only purpose is to keep intermediate values for the correctness check.
+    /// Marks the launch as a tap: its only purpose is to store intermediate values for the correctness check.
     pub fn tap(mut self) -> Self {
         self.launch.tap = true;
         self
@@ -101,13 +101,13 @@ impl Put {
         self
     }
 
-    /// Sets the names of arguments that only keep intermediate values for the correctness check.
+    /// Sets the names of arguments that only store intermediate values for the correctness check.
     pub fn taps(mut self, names: &str) -> Self {
         self.launch.taps = list(names);
         self
     }
 
-    /// Sets the number of bytes that the launch must read and write at least.
+    /// Sets the smallest number of bytes that the launch has to read and write.
     pub fn bytes(mut self, bytes: i64) -> Self {
         self.launch.bytes = Some(Number::Plain(bytes));
         self
@@ -119,13 +119,13 @@ impl Put {
         self
     }
 
-    /// Sets the meaning of a name in the launch.
+    /// Replaces `name` in the launch by a buffer, a part of a buffer or a number.
     pub fn with(mut self, name: &str, meaning: impl Into<Named>) -> Self {
         self.names.push((name.into(), meaning.into()));
         self
     }
 
-    /// Sets the meanings of several names: `x = normed, w = q_a`.
+    /// Replaces several names by other names: `x = normed, w = q_a` replaces `x` by `normed`, and `w` by `q_a`.
     pub fn names(mut self, pairs: &str) -> Self {
         for pair in pairs.split(',') {
             match pair.split_once('=') {
@@ -146,7 +146,8 @@ impl Put {
         self
     }
 
-    /// Selects one of `of` parts of the scratch that a call prepares. A part is prepared when it is first used.
+    /// Selects one of `of` parts of the scratch that the preparing launches of a call fill. The first call that uses a part adds
+    /// the preparing launches for it.
     pub fn part(mut self, part: i64, of: i64) -> Self {
         self.part = Some([part, of]);
         self

@@ -12,18 +12,18 @@ use crate::cuda::time::{Replay, Spread, Times};
 use ulplab_core::error::Result;
 use ulplab_operations::ops::guards::GUARD;
 
-/// Times of one step: of all launches that differ only in their arguments.
+/// Times of one step. The launches of a step are equal except for their arguments.
 pub struct LaunchTimes {
-    /// Time of one launch in a graph that has only launches of this step, on the run's own memory.
+    /// Time of one launch in a CUDA graph that has only launches of this step, on the memory of the run.
     pub alone: Option<Spread>,
-    /// Same as `alone`, but with all data in the L2 cache: each large buffer is mapped repeatedly to one small part of memory.
+    /// Same as `alone`, but with all data in the L2 cache: all addresses of a large buffer map to the same few megabytes.
     pub cached: Option<Spread>,
     /// Microseconds that all launches of this step add to a run: the time of a whole run minus the time of a run without them.
     /// `None` if the run has no other step.
     pub added: Option<f64>,
 }
 
-/// Largest number of copies of a problem that are made to time it.
+/// Largest number of copies of a problem's buffers that are made to time runs with cold memory.
 const MOST_SETS: usize = 128;
 
 impl Running<'_> {
@@ -60,7 +60,7 @@ impl Running<'_> {
         steps.iter().map(times).collect()
     }
 
-    /// Times a run, as one of many in a graph, without the launches of the step `left_out`; `None` leaves out no launch.
+    /// Times a graph of many runs, without the launches of the step `left_out`; `None` leaves out no launch.
     fn without(&self, left_out: Option<usize>) -> Result<Option<Spread>> {
         self.launch()?;
         let kept = |turn: &BoundLaunch| Some(turn.step) != left_out;
@@ -74,12 +74,12 @@ impl Running<'_> {
         self.prepare(&self.set)?;
         let mut times = self.session.watch.time(&|| self.launch())?;
         times.rotated = match self.sets() {
-            // One copy already exceeds the L2 cache, so `graph` is the same measurement.
+            // The buffers are at least three times as large as the L2 cache, so `graph` already measures cold memory.
             1 => times.graph,
             sets => self.rotated(sets)?,
         };
         times.cached = match self.cached()? {
-            // All memory fits in the L2 cache, so `graph` is the same measurement.
+            // All buffers fit in the L2 cache, so `graph` already measures cached data.
             None => times.graph,
             Some(set) => self.session.watch.replayed(&[|| self.launch_on(&set, false)])?,
         };
@@ -91,14 +91,14 @@ impl Running<'_> {
         self.set.buffers.iter().map(|memory| memory.len - 2 * GUARD).sum()
     }
 
-    /// Number of copies of all buffers such that each copy has left the L2 cache before its next use.
+    /// Number of copies of all buffers to use in turn, so that each copy is evicted from the L2 cache before its next use.
     fn sets(&self) -> usize {
         (3 * self.device.l2).div_ceil(self.bytes().max(1))
     }
 
-    /// Copies the problem to memory that fits in the L2 cache; `None` if the original fits. Large buffers, and scratch prepared
-    /// from them, are one part of memory that is mapped repeatedly. Integer buffers stay whole, since they may hold indices.
-    /// Other scratch also stays whole, since thread blocks may wait for each other through it.
+    /// Copies the problem to memory that fits in the L2 cache; `None` if the original fits. In the copy, all addresses of a large
+    /// buffer map to one small part of memory; so do those of large scratch that preparing launches fill. Integer buffers stay
+    /// whole, since they may hold indices. Other scratch stays whole, since thread blocks may synchronize through it.
     fn cached(&self) -> Result<Option<ProblemCopy>> {
         if self.bytes() <= self.device.l2 / 2 {
             return Ok(None);

@@ -9,7 +9,7 @@ use super::{Attestation, VariantResult, VerifiedFile};
 const OLDEST_CUDA: u32 = 12;
 
 impl Attestation {
-    /// Returns a message about the first entry that no run on a GPU can have written.
+    /// Returns a message about the first value that no run on a GPU can have written; `None` if all values are plausible.
     pub(super) fn implausible(&self) -> Option<String> {
         if self.device.trim().is_empty() {
             return Some("'device' is empty, expected the name of the card".into());
@@ -20,7 +20,7 @@ impl Attestation {
 }
 
 impl VerifiedFile {
-    /// Returns a message about the first entry that no run on a GPU can have written.
+    /// Same as [`Attestation::implausible`], for the entry of one kernel file.
     fn implausible(&self) -> Option<String> {
         let is_time = |text: &str| text.parse::<Timestamp>().is_ok();
         let is_version = |text: &str| {
@@ -53,7 +53,7 @@ impl VerifiedFile {
 }
 
 impl VariantResult {
-    /// Returns a message about the first number that a correct kernel cannot have.
+    /// Returns a message about the first number that a correct kernel cannot have; `None` if all numbers are plausible.
     fn implausible(&self) -> Option<String> {
         if self.cases == 0 {
             return Some("cases is 0, and nothing is verified by none".into());

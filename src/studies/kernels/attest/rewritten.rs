@@ -1,5 +1,5 @@
-//! Kernel files whose text differs from the text that a device verified. Digests of machine code, launches and verdicts tell
-//! whether the behaviour changed as well.
+//! Kernel files whose text changed after a device verified them. If the digests of machine code, launches and verdicts are
+//! unchanged, the file still counts as verified.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -17,8 +17,8 @@ use ulplab_core::atomic::write_atomic;
 use ulplab_core::error::{Exit, Result};
 use ulplab_core::text::shown;
 
-/// A kernel file that changed in text since it was verified, or whose judgement (the code that makes cases, bounds and verdicts)
-/// changed in text; and the attested entry with the verified digests.
+/// A kernel file and its entry in an attestation. After the verification, the kernels' text changed, or the text of the judgement
+/// (the code that makes the operation's cases, bounds and verdicts).
 pub struct Rewritten<'a> {
     source: &'a Source,
     verified: &'a VerifiedFile,
@@ -37,15 +37,16 @@ impl<'a> Rewritten<'a> {
         sources.iter().filter_map(of).collect()
     }
 
-    /// True if the text of the judgement differs from the verified text.
+    /// True if the text of the judgement (the code that makes cases, bounds and verdicts) differs from the verified text.
     pub fn has_other_judgement(&self) -> bool {
         !self.verified.has_judgement_of(self.source)
     }
 
-    /// Makes digests of the present state: always of the launches, but of machine code and judgement only if their text changed.
+    /// Makes digests of the present state: always of the launches; of machine code only if the kernels' text changed; of verdicts
+    /// only if the text of the checking code changed.
     ///
     /// # Errors
-    /// If a file's text changed and the compiler is missing, or a case cannot be made.
+    /// Returns an error if a file's text changed and the compiler is missing, or a case cannot be made.
     pub fn digests(&self, data: &Data) -> Result<Digests> {
         let Self { source, verified } = self;
         let mut now = Digests::of_launches(source, &verified.arch)?;
@@ -66,8 +67,8 @@ pub type Made = std::result::Result<Digests, String>;
 /// Digests of the present state of all rewritten files, by operation.
 pub type Now = BTreeMap<String, Made>;
 
-/// Makes the digests of the present state of rewritten files. The data of the shipped experiment is read only if some judgement's
-/// text changed.
+/// Makes the digests of the present state of rewritten files. The data of the shipped experiment is read only if the text of some
+/// operation's checking code changed.
 pub(super) fn digests(files: &[Rewritten]) -> Result<Now> {
     let all = |data: &Data| {
         let made = |file: &Rewritten| file.digests(data).map_err(|why| why.to_string());
@@ -90,7 +91,7 @@ impl VerifiedFile {
         self.kernels == source.digest().to_hex().as_str()
     }
 
-    /// True if the verified text of the judgement equals the present text of the operation's judgement.
+    /// True if the text of the operation's checking code (cases, bounds and verdicts) is the verified text.
     pub(super) fn has_judgement_of(&self, source: &Source) -> bool {
         provenance::judgement(&source.op) == Some(&self.judgement)
     }
@@ -137,7 +138,7 @@ impl VerifiedFile {
 /// changed texts but unchanged digests. Prints a line for each file.
 ///
 /// # Errors
-/// If an attestation cannot be read or written, the compiler is missing, or a case cannot be made.
+/// Returns an error if an attestation cannot be read or written, the compiler is missing, or a case cannot be made.
 pub fn store_digests(folder: Option<&Path>) -> Result<Exit> {
     with_data(|data| store(folder, data))
 }

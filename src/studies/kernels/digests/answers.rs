@@ -2,9 +2,9 @@
 //! are made on correct outputs and on a fixed series of wrong outputs, called the ladder.
 //!
 //! Two versions of a judgement with the same digest give the same verdict on every output of the ladder. The ladder is a sample
-//! of all possible outputs. For each output it has changed bits, exchanged rows, elements replaced with NaN, zeros and
-//! neighbouring codes, and errors just inside and just outside the bounds. Simulated kernels also change guard bytes around
-//! outputs, inputs, and the outputs of second runs.
+//! of all possible outputs. For each output, the ladder has changed bits, exchanged rows, elements replaced with NaN, zeros and
+//! neighbouring codes, and errors just inside and just outside the bounds. Simulated kernels also change inputs, the guard bytes
+//! around outputs, and the outputs of second runs.
 
 use safetensors::Dtype;
 use ulplab_core::error::Result;
@@ -16,9 +16,9 @@ use ulplab_operations::ops::{Buffer, Case, Outputs, Problem, Role, Scalar};
 use super::Digest;
 use crate::studies::kernels::power::outputs::{FOLLOWED, right_after, right_bytes, stored, without_metrics};
 
-/// Returns two digests of a case: of the kernels' inputs, and of the verdicts on outputs. `whole` is true if the judgement runs a
-/// model on the outputs. This takes long, so only one wrong output is judged. If `guarded` is true, the checks around a kernel
-/// (guard bytes, second run, …) are also run on simulated kernels with faults.
+/// Returns two digests of a case: of the kernels' inputs, and of the verdicts on outputs. If `whole` is true, a check of outputs
+/// is slow since it runs a model, so only one wrong output is checked. If `guarded` is true, the checks around a kernel (guard
+/// bytes, second run, …) are also run on simulated kernels with faults.
 pub fn of(case: &Case, mut problem: Problem, whole: bool, guarded: bool) -> [String; 2] {
     problem.judges.iter_mut().for_each(without_metrics);
     let mut given = Digest::default();
@@ -36,7 +36,7 @@ pub fn of(case: &Case, mut problem: Problem, whole: bool, guarded: bool) -> [Str
                         ladder(&mut answers, &part.judge);
                     }
                 }
-                // Judge all parts together after each change of an output, because the expected values of other parts may depend
+                // Check all parts together after each change of an output, because the expected values of other parts may depend
                 // on the output.
                 let names: Vec<&str> = right.0.iter().map(|(name, _)| *name).collect();
                 for name in names.iter().take(if whole { 1 } else { names.len() }) {
@@ -66,8 +66,8 @@ pub fn of(case: &Case, mut problem: Problem, whole: bool, guarded: bool) -> [Str
     [given.finish(), answers.finish()]
 }
 
-/// Adds a kernel's inputs to the digest: sizes, keys, buffers and scalars; then the sizes and buffers of the same case with
-/// selected rows and with repeated rows.
+/// Adds a kernel's inputs to the digest: sizes, keys, buffers and scalars. Then adds the sizes and buffers of two variations of
+/// the case: with some rows only, and with repeated rows.
 fn inputs(digest: &mut Digest, case: &Case, problem: &Problem) {
     digest.text(format!("{:?}", case.inputs)).count(case.keys.len());
     for (key, value) in &case.keys {
@@ -169,8 +169,8 @@ pub fn verdict(digest: &mut Digest, measured: &[Measured]) {
 }
 
 /// Adds the verdicts on correct outputs and on the ladder of wrong outputs to the digest. Each verdict takes as long as the check
-/// of a kernel, so the ladder is short: most of its outputs change every element at once, and the number of wrong elements then
-/// depends on every element.
+/// of a kernel, so the ladder is short: in most of its outputs, every element is changed, so that the number of wrong elements
+/// depends on the check of every element.
 pub fn ladder(digest: &mut Digest, judge: &Judge) {
     let Some(right) = right_bytes(judge).or_else(|| finite(judge)) else {
         return;
@@ -206,7 +206,7 @@ pub fn ladder(digest: &mut Digest, judge: &Judge) {
         for element in [0, count / 2, count - 1] {
             with(&|bytes| low_bit(&mut bytes[element * size..][..size]));
         }
-        // Put a NaN, a zero with the opposite sign and an exchange of two elements into one output.
+        // One output with three changes: a NaN, a negative zero, and two exchanged elements.
         with(&|bytes| {
             bytes[..size].fill(0xff);
             bytes[(count - 1) * size..].fill(0);
@@ -241,7 +241,7 @@ fn finite(judge: &Judge) -> Option<Outputs> {
     matches!(judge.rule, Rule::Finite).then(|| Outputs(vec![(judge.output, vec![0; size])]))
 }
 
-/// Fault of a simulated kernel: the run or the data that is wrong.
+/// Fault of a simulated kernel: names the run (e.g. the second run) or the data in which a bit is wrong.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
     None,
@@ -267,7 +267,7 @@ struct Scripted<'a> {
 }
 
 impl Scripted<'_> {
-    /// Returns the correct outputs. If the kernel has this fault, one bit of each output is flipped.
+    /// Returns the correct outputs, with one bit of each output flipped if `fault` is the fault of this kernel.
     fn outputs(&self, fault: Fault) -> Outputs {
         let mut outputs = self.right.clone();
         if self.fault == fault {
@@ -299,7 +299,7 @@ impl Guarded for Scripted<'_> {
     }
 
     fn on_rows(&self, rows: &[usize]) -> Result<Option<Outputs>> {
-        // Put the outputs into a problem's buffers, because the rows of a problem can be selected.
+        // Put the outputs into the buffers of a copy of the problem, because the function that selects rows takes a problem.
         let left = self.outputs(Fault::Batch);
         let buffers = self.problem.buffers.iter().map(|buffer| {
             let written = left.0.iter().find(|(name, _)| *name == buffer.name);

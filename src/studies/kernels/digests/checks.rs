@@ -1,4 +1,4 @@
-//! Digest of the verdicts of the judging code that all operations share, on small outputs at the limits of their bounds.
+//! Digest of the verdicts that the checking code shared by all operations gives on small outputs at the limits of their bounds.
 
 use safetensors::Dtype;
 use ulplab_core::formats::Format;
@@ -35,8 +35,8 @@ fn say(digest: &mut Digest, judge: &Judge, bytes: Vec<u8>) {
     verdict(digest, &judge.measure(&Outputs(vec![(judge.output, bytes)])));
 }
 
-/// Adds the verdicts on outputs with one element at its bound, one step inside it or one step outside it, or replaced by NaN,
-/// infinity or zero.
+/// Adds the verdicts on outputs in which one element is changed: its error equals the bound, is one step smaller or one step
+/// larger, or the element is NaN, infinity or zero.
 fn within(digest: &mut Digest, dtype: Dtype) {
     let right: Vec<f32> = WANT.iter().map(|x| *x as f32).collect();
     for bound in BOUNDS {
@@ -80,8 +80,8 @@ fn equal(digest: &mut Digest, dtype: Dtype) {
     }
 }
 
-/// Adds the verdicts on groups whose mean-square error equals the limit, and on groups that exceed it by one step of an element.
-/// First only groups of rows have limits, then single rows and elements as well.
+/// Adds the verdicts on outputs with limits on the mean-square error: first only of groups of rows, then also of single rows. An
+/// output has the same error in its first elements; a second version adds one ULP to two elements, to exceed limits slightly.
 fn mean_squares(digest: &mut Digest, dtype: Dtype) {
     let want = vec![1.0; 16];
     let size = dtype.bitsize() / 8;
@@ -104,8 +104,8 @@ fn mean_squares(digest: &mut Digest, dtype: Dtype) {
     }
 }
 
-/// Adds the verdicts on codes and scales near the correct ones, with a bound that accepts a single code and a bound that accepts
-/// several.
+/// Adds the verdicts on quantized outputs with codes and scales near the correct ones: once with a bound that accepts only one
+/// code, and once with a bound that accepts several codes.
 fn codes(digest: &mut Digest) {
     for name in ["nvfp4", "mxfp4", "mxfp8"] {
         let Ok(format) = name.parse::<Format>() else {

@@ -18,7 +18,8 @@ const OF_ENTRY: [&str; 6] = [
     ".nv.local",
 ];
 /// Prefix of the sections for static shared memory. Only their size, in whole kilobytes, is hashed: they have no content, and the
-/// instructions contain the addresses. The system reserves the first kilobyte. An entry point without more may lack the section.
+/// instructions contain the addresses. The system reserves the first kilobyte. An entry point without the section is treated like
+/// one that uses only this kilobyte.
 const SHARED: &str = ".nv.shared";
 const RESERVED: u64 = 1024;
 /// Attributes of `.nv.info` whose first word is a symbol index, and the attribute that is a list of symbol indices.
@@ -30,7 +31,8 @@ const SIZED: u8 = 4;
 /// Computes a digest of each entry point of a cubin, by the name of the entry point.
 ///
 /// # Errors
-/// If the bytes are not a 64-bit ELF file, end too early, or lack a part that a cubin has. The error names the problem.
+/// Returns an error if the bytes are not a 64-bit ELF file, end too early, or lack a part that a cubin has. The error names the
+/// problem.
 pub fn of(cubin: &[u8]) -> Result<BTreeMap<String, String>, String> {
     let elf =
         ElfFile64::<Endianness>::parse(cubin).map_err(|error| format!("the machine code cannot be read: {error}"))?;
@@ -72,8 +74,8 @@ impl Code<'_> {
                 continue;
             };
             let (bytes, size, align) = (section.data()?, section.size(), section.align());
-            // Count whole kilobytes: kernels that are compiled together share the largest alignment, to which sizes are rounded
-            // up.
+            // Count whole kilobytes: the exact size depends on the other kernels of the file, because sizes are rounded up to the
+            // largest alignment of all kernels that are compiled together.
             if part == SHARED {
                 digest.text(&prefix).count(size.next_multiple_of(RESERVED) as usize);
                 continue;

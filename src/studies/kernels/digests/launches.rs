@@ -1,5 +1,5 @@
-//! Digest of the launches of a variant on a case: entry point, shape, and arguments by role. Names of scratch buffers and of
-//! launches, and the order of scratch buffers, do not change the digest.
+//! Digest of the launches of a variant on a case: entry points, launch shapes, and arguments. Names of launches, and names and
+//! order of scratch buffers, do not change the digest.
 
 use ulplab_operations::ops::Case;
 

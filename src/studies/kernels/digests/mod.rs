@@ -1,5 +1,5 @@
-//! Digests of everything that an attestation depends on. Source text may change as long as machine code, launches and verdicts
-//! stay the same.
+//! Digests of everything that an attestation depends on. An attestation stays valid if source text changes, as long as machine
+//! code, launches and verdicts stay the same.
 
 mod answers;
 mod checks;
@@ -24,7 +24,7 @@ use crate::ops;
 use ulplab_core::error::{Error, Result, counted};
 use ulplab_operations::ops::{Case, Data};
 
-/// Digests of a kernel file and of its operation's judgement.
+/// Digests of a kernel file, and of its operation's judgement (the code that makes inputs, bounds and verdicts).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Digests {
@@ -49,21 +49,22 @@ pub struct CodeDigests {
     pub faults: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// Digests of inputs and verdicts. Timed cases are left out: they take minutes, and the same code judges them.
+/// Digests of inputs and verdicts. Timed cases are left out: they take minutes, and their outputs are checked by the same code as
+/// those of other cases.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JudgementDigests {
-    /// Digest of the verdicts of the code that all operations share.
+    /// Digest of the verdicts that the checking code shared by all operations gives on small fixed outputs.
     pub checks: String,
     /// Digest of the inputs and digest of the verdicts, by case.
     pub cases: BTreeMap<String, [String; 2]>,
 }
 
 impl Digests {
-    /// Returns only the digests of launches.
+    /// Returns the digests of launches, without digests of machine code and of verdicts.
     ///
     /// # Errors
-    /// If a launch of the header cannot be planned.
+    /// Returns an error if a launch of the header cannot be planned.
     pub fn of_launches(source: &Source, arch: &str) -> Result<Self> {
         let wrong = |why: String| Error::data(&source.path, why);
         let cases = ops::find(&source.op).map_err(wrong)?.cases();
@@ -85,8 +86,8 @@ impl Digests {
         self.code.is_some() && self.judgement.is_some()
     }
 
-    /// Returns the differences between these digests and `now`, those of the present source, as clauses of a sentence. Code and
-    /// judgement are compared only if both have a digest.
+    /// Returns the differences between these digests and `now`, the digests of the present source, as clauses of a sentence.
+    /// Machine code and verdicts are compared only if `self` and `now` both have their digests.
     pub fn differences(&self, now: &Self) -> Vec<String> {
         let mut found = Vec::new();
         if let (Some(then), Some(now)) = (&self.code, &now.code) {
@@ -102,11 +103,11 @@ impl Digests {
 }
 
 impl CodeDigests {
-    /// Compiles the entry points that a file launches, without a fault and with each planted fault. If `then`, the earlier
-    /// digests, contain a fault, the fault is compiled only for the entry points that it changed.
+    /// Compiles the entry points that a file launches, without a fault and with each planted fault. If the earlier digests `then`
+    /// list the entry points that a fault changes, only these are compiled with the fault.
     ///
     /// # Errors
-    /// If the file does not compile.
+    /// Returns an error if the file does not compile.
     pub fn new(source: &Source, arch: &str, toolkit: &Toolkit, then: Option<&Self>) -> Result<Self> {
         let launched = Launched::all(source, arch, true, &|_, _| true);
         let wanted = |unit: &Unit| {
@@ -118,7 +119,7 @@ impl CodeDigests {
         let compile = |unit: &Unit| {
             let cubin = toolkit.compile_without_lines(*unit)?;
             let mut entries = code::of(&cubin.bytes).map_err(|why| Error::data(&source.path, why))?;
-            // Drop entry points that no variant launches: a file that is compiled as a whole may have such.
+            // Drop entry points that no variant launches: a file that is compiled as a whole may contain some.
             entries.retain(|name, _| launched[0].entries.contains(name));
             Ok((unit.fault.map(|fault| fault.name.clone()), entries))
         };
@@ -158,11 +159,11 @@ impl JudgementDigests {
     /// Makes the digests of all cases except the timed ones: of their inputs, and of the verdicts on correct and wrong outputs.
     ///
     /// # Errors
-    /// If the inputs of a case cannot be made.
+    /// Returns an error if the inputs of a case cannot be made.
     pub fn new(source: &Source, data: &Data) -> Result<Self> {
         let wrong = |why: String| Error::data(&source.path, why);
         let op = ops::find(&source.op).map_err(wrong)?;
-        // Judgements of these operations run a whole model, so only one wrong output is judged.
+        // The checks of the operations in `WHOLE` run a whole model, so only one wrong output is checked.
         let whole = WHOLE.contains(&op.name());
         let mut cases = op.cases();
         cases.retain(|case| !case.timed);
@@ -256,7 +257,7 @@ impl Digest {
         counts.iter().fold(self, |digest, count| digest.count(*count))
     }
 
-    /// Adds numbers, bit by bit; all NaN count as equal.
+    /// Adds the bits of numbers, after their count. All NaNs are added with the same bits.
     pub fn numbers(&mut self, numbers: impl ExactSizeIterator<Item = f64>) -> &mut Self {
         self.count(numbers.len());
         let number = |number: f64| if number.is_nan() { f64::NAN } else { number };

@@ -12,21 +12,21 @@ use ulplab_core::error::{did_you_mean, refuse};
 use ulplab_core::tensorfile::TensorFile;
 use ulplab_operations::ops::{Case, Inputs, MOST_ELEMENTS, Parameters, lasting};
 
-/// A case of the user's.
+/// A test case that the user defines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OwnCase {
     /// The operation.
     pub op: String,
-    /// Unique within the operation: letters, digits, '_', '-' and '.'.
+    /// Name of the case, unique within the operation: letters, digits, '_', '-' and '.'.
     pub name: String,
-    /// `random`, `edges`, or `site:PATTERN` for what passes at sites of the model. Random, if absent.
+    /// Inputs of a shipped operation: `random` (the default), `edges`, or `site:PATTERN` for tensors at sites of the model.
     pub inputs: Option<String>,
-    /// A safetensors file whose tensors are inputs, with the names of the buffers; inputs that it lacks are random.
+    /// Safetensors file with input tensors, named like the buffers of the operation. Inputs that the file lacks are random.
     pub tensors: Option<String>,
-    /// True if kernels are timed on it.
+    /// True if kernels are timed on this case.
     #[serde(default)]
     pub timed: bool,
-    /// Sizes, keys and numbers under the names that the operation has for them.
+    /// Sizes, keys (texts such as the type `bf16`) and numbers of the case, by the names that the operation defines.
     #[serde(flatten)]
     pub settings: BTreeMap<String, Setting>,
 }

@@ -9,28 +9,28 @@ use ulplab_core::tensorfile::Tensor;
 use ulplab_operations::ops::Data;
 use ulplab_operations::ops::data::{is_real, number_bytes};
 
-/// Source of the numbers of an input. They are rounded to its type.
+/// Values of an input tensor, rounded to the tensor's type.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Values {
     /// N(0, 1).
     #[default]
     Normal,
-    /// Evenly from the first number up to the second.
+    /// Uniformly distributed from the first number to the second.
     Uniform([f64; 2]),
-    /// Magnitudes whose logarithm is even, from the first number above 0 up to the second; of either sign.
+    /// Log-uniformly distributed magnitudes from the first number (above 0) to the second, with random signs.
     LogUniform([f64; 2]),
-    /// Half of them ±0, ±1, neighbours of 1, the smallest numbers, powers of two up to 2^±20; the others N(0, 1). All are
-    /// finite.
+    /// Half of the values are ±0, ±1, neighbours of 1, the smallest numbers, and powers of two up to 2^±20; the others are N(0,
+    /// 1). All values are finite.
     Edges,
-    /// Whole numbers, both ends among them.
+    /// Integers from the first number to the second, both included.
     Integers([i64; 2]),
-    /// Tensors that pass at these sites of the model: as many tokens of every layer as make up the rows.
+    /// Tensors at these sites of the model. Their rows are taken in equal number from every layer.
     Site(String),
 }
 
 impl Values {
-    /// Checks the parameters, and that the type can hold the values if the type is known.
+    /// Returns an error if a parameter is invalid, or if the type `dtype`, if it is known, cannot represent the values.
     pub fn check(&self, dtype: Option<Dtype>) -> Result<(), String> {
         match *self {
             Self::Uniform([from, to]) if !(from < to && (to - from).is_finite()) => Err(format!(
@@ -55,7 +55,7 @@ impl Values {
         }
     }
 
-    /// Draws a tensor of this shape, and returns its values as bytes of the type.
+    /// Makes a tensor of this shape, and returns its values as bytes of type `dtype`.
     pub fn draw(&self, purpose: &str, dtype: Dtype, shape: &[usize], data: &Data) -> Result<Vec<u8>, String> {
         let len = shape.iter().product();
         let normal = || data.normal(purpose, len).into_par_iter().map(f64::from);
@@ -65,7 +65,7 @@ impl Values {
             Self::Uniform([from, to]) => even().map(|x| from + x * (to - from)).collect(),
             Self::LogUniform([from, to]) => {
                 let size = |x: f64| (from.ln() + x * (to.ln() - from.ln())).exp();
-                // Numbers below 0.5 give negative values, the others positive values.
+                // Map random numbers below 0.5 to negative values, and the others to positive values.
                 let signed = |x: f64| if x < 0.5 { -size(2.0 * x) } else { size(2.0 * x - 1.0) };
                 even().map(signed).collect()
             }
@@ -94,7 +94,7 @@ impl Values {
 /// Converts the numbers of a tensor to f64. The result is exact, except for integers of more than 53 bits.
 ///
 /// # Panics
-/// If the type is none of [`DTYPES`](ulplab_operations::ops::data::DTYPES).
+/// Panics if the type is none of [`DTYPES`](ulplab_operations::ops::data::DTYPES).
 pub fn numbers(name: &str, dtype: Dtype, shape: &[usize], bytes: &[u8]) -> Vec<f64> {
     let tensor = Tensor {
         name,
@@ -145,7 +145,7 @@ fn bits(purpose: &str, len: usize, data: &Data) -> impl IndexedParallelIterator<
     Vec::from_iter(words).into_par_iter()
 }
 
-/// Draws numbers from 0 (included) to 1 (excluded).
+/// Makes random numbers from 0 (included) to 1 (excluded).
 fn uniform(purpose: &str, len: usize, data: &Data) -> impl IndexedParallelIterator<Item = f64> {
     bits(purpose, len, data).map(|bits| (bits >> 11) as f64 / (1u64 << 53) as f64)
 }

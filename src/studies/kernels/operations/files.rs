@@ -1,4 +1,4 @@
-//! Files that the user's programs and cases depend on. A run can be continued only if they are unchanged.
+//! Files that the user's programs and cases depend on. A run can be continued only if these files are unchanged.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ fn digest(file: &Path) -> Result<String> {
 }
 
 /// Returns the files that match a pattern: `*` stands for any part of a name, `**` for any folders. Wildcards do not match hidden
-/// files and `__pycache__`, because these change without the user's doing.
+/// files and `__pycache__`, because editors and Python create and change such files on their own.
 pub fn matching(home: &Path, pattern: &str) -> Result<BTreeSet<String>, String> {
     let parts: Vec<&str> = pattern.split('/').collect();
     let mut found = BTreeSet::new();
@@ -75,7 +75,7 @@ fn walk(home: &Path, at: PathBuf, parts: &[&str], found: &mut BTreeSet<String>) 
         return Ok(());
     };
     if !part.contains('*') {
-        // An absolute path begins with an empty part.
+        // An absolute path, split at '/', begins with an empty part.
         let next = at.join(if part.is_empty() { "/" } else { part });
         if rest.is_empty() {
             return keep(home, next, found);

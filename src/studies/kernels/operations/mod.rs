@@ -36,7 +36,7 @@ pub struct Operation<'a> {
 }
 
 impl<'a> Operation<'a> {
-    /// Returns the operation with this name, or an error that names the most similar one.
+    /// Returns the operation with this name, or an error that suggests the most similar name.
     pub fn find(study: &'a KernelStudy, name: &str) -> Result<Self, String> {
         let own = study.ops.iter().find(|op| op.name == name);
         let op = own.map_or_else(|| ops::find(name).ok(), |own| Some(own as &dyn Op));
@@ -67,8 +67,8 @@ impl<'a> Operation<'a> {
         Ok(cases)
     }
 
-    /// Makes the inputs and the judgement of a case. If a reference program fails, returns an outer error, which ends the run. If
-    /// the inputs of a shipped operation cannot be made, returns an inner error, which fails only this case.
+    /// Makes the inputs and the expected outputs of a case. If a reference program fails, returns an outer error, which ends the
+    /// run. If the inputs of a shipped operation cannot be made, returns an inner error, which fails only this case.
     pub fn problem(&self, case: &Case, data: &Data, stop: &AtomicBool) -> Result<Result<Problem, String>> {
         match self.own {
             None => Ok(ops::problem_with(self.op, case, data)),
@@ -76,7 +76,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Returns the case with this name, or an error that names the most similar one. Other cases in the user's file are not
+    /// Returns the case with this name, or an error that suggests the most similar name. Other cases in the user's file are not
     /// checked.
     pub fn case(&self, name: &str) -> Result<Case, String> {
         let own = self.study.own_cases.iter();
@@ -94,8 +94,8 @@ impl<'a> Operation<'a> {
         })
     }
 
-    /// Returns the names that the operation's outputs have in records. Makes a few small cases of a shipped operation to find
-    /// them.
+    /// Returns the names that the operation's outputs have in records. For a shipped operation, makes a few small cases to find
+    /// these names.
     pub fn outputs(&self) -> Result<OutputNames, String> {
         match self.own {
             Some(op) => Ok(OutputNames {
@@ -115,7 +115,8 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// Returns each operation of the run once. The user's operations come first, because finding their outputs takes no time.
+/// Returns each operation of the run once. The user's operations come first, because the experiment file states their output
+/// names; for the others, cases must be made to find the names.
 pub fn of_recipes(study: &KernelStudy) -> Vec<Operation<'_>> {
     let names: BTreeSet<&str> = study.variants.iter().map(|recipe| op_of(&recipe.name)).collect();
     let found = names.into_iter().filter_map(|name| Operation::find(study, name).ok());
@@ -124,7 +125,7 @@ pub fn of_recipes(study: &KernelStudy) -> Vec<Operation<'_>> {
     found
 }
 
-/// Returns the cases that a recipe `op.variant` is tried on: the cases that its program selects, or else the cases that the
+/// Returns the cases that a recipe `op.variant` is run on: the cases that its program selects, or else the cases that the
 /// experiment selects, or else all cases of the operation.
 pub fn cases_of(study: &KernelStudy, recipe: &str) -> Result<Vec<Case>, Mistake> {
     let mut cases = known(study, recipe)?.cases()?;
@@ -161,7 +162,7 @@ fn known<'a>(study: &'a KernelStudy, recipe: &str) -> Result<Operation<'a>, Mist
     })
 }
 
-/// True if a recipe is tried on the case with this name.
+/// True if a recipe (a kernel or program) is run on the case with this name.
 fn asks(study: &KernelStudy, recipe: &str, case: &str) -> bool {
     let command = study.commands.iter().find(|command| command.recipe() == recipe);
     let patterns = match command {
@@ -192,7 +193,7 @@ pub fn check_definitions(study: &KernelStudy) -> Result<(), Mistake> {
         let taken = others.any(|other| other == op.name) || OPS.iter().any(|known| known.name() == op.name);
         refuse(taken, "another operation has that name").map_err(wrong)?;
         if !study.commands.iter().any(|command| command.op == op.name) {
-            // If a program names an unknown operation, report that instead: the name is probably a misspelling of this operation.
+            // If a program names an unknown operation, report that mistake: the program probably misspells this operation's name.
             for command in &study.commands {
                 known(study, &command.recipe())?;
             }

@@ -22,70 +22,71 @@ const RESERVED: [&str; 7] = ["op", "name", "inputs", "tensors", "timed", "case",
 /// Largest `timeout`, in seconds: one day. A larger value is refused as a mistake.
 const MOST_SECONDS: f64 = 86_400.0;
 
-/// An operation of the user's.
+/// An operation that the user defines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OwnOp {
     pub name: String,
-    /// Its description, in one line.
+    /// Description of the operation, in one line.
     pub doc: String,
-    /// Names of the sizes that shapes are made of; each case says how large they are.
+    /// Names of the sizes that shapes use; each case gives their values.
     pub sizes: Vec<String>,
-    /// Further numbers for programs; a case may override them.
+    /// Further numbers that programs read, by name; a case may override them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub scalars: BTreeMap<String, f64>,
     pub inputs: Vec<Input>,
     pub outputs: Vec<Output>,
-    /// The program that computes the outputs in f64, and its first arguments; the paths of two files come behind them.
+    /// Program that computes the outputs in f64, and its arguments. The paths of the input file and of the output file follow.
     pub reference: Vec<String>,
     /// Patterns of further files that the reference depends on, relative to the folder of the experiment file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub watch: Vec<String>,
-    /// Seconds that the reference may take for a case.
+    /// Timeout of the reference in seconds, for one case.
     #[serde(default = "timeout")]
     pub timeout: f64,
 }
 
-/// A tensor that candidates and the reference read.
+/// An input tensor, read by the candidates and the reference.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Input {
     pub name: String,
-    /// `f32`, `bf16`, …; the `dtype` of the case, if absent.
+    /// Type of the elements: `f32`, `bf16`, …; if absent, the `dtype` of the case.
     pub dtype: Option<String>,
-    /// Sizes, numbers, or expressions over sizes.
+    /// Dimensions, each a size, a number or an expression over sizes.
     pub shape: Vec<Size>,
-    /// Its random content, unless the case has a file.
+    /// Random values of the tensor, unless the case's file has the tensor.
     #[serde(default)]
     pub values: Values,
 }
 
-/// A tensor that candidates write, and how near to the reference it must be. One of `equal` and `bound` is given.
+/// An output tensor that candidates write, and its permitted distance from the reference. One of `equal` and `bound` is given.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Output {
     pub name: String,
-    /// `f32`, `bf16`, …; the `dtype` of the case, if absent.
+    /// Type of the elements: `f32`, `bf16`, …; if absent, the `dtype` of the case.
     pub dtype: Option<String>,
-    /// Sizes, numbers, or expressions over sizes.
+    /// Dimensions, each a size, a number or an expression over sizes.
     pub shape: Vec<Size>,
-    /// The bits must be those that the reference writes, which writes this output in its own type.
+    /// True if the bits must equal the reference's. The reference then writes this output in the output's type.
     #[serde(default)]
     pub equal: bool,
     pub bound: Option<Bound>,
-    /// Why this near is near enough.
+    /// Reason why an output within the bound is correct.
     pub why: String,
 }
 
-/// Bound of the distance of an output y from the reference's, its own rounding included.
+/// Largest permitted distance of an output element from the reference's y, rounding to the output's type included: `relative` ·
+/// |y| + `absolute`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bound {
-    /// So many times |y|, and
+    /// Factor of |y|, at least 0 and below 1.
     pub relative: f64,
-    /// so much more.
+    /// Permitted distance where y is 0.
     pub absolute: f64,
-    /// As the reference says for each element, in an output `<name>.bound`.
+    /// True if the reference writes the bound of each element to an output `<name>.bound`. `relative` and `absolute` are then 0.
     pub by_reference: bool,
 }
 
@@ -185,7 +186,7 @@ impl Op for OwnOp {
             most: f64::MAX,
             default: Some(*value),
         };
-        // A case must give `dtype` if some tensor has no type of its own.
+        // A case must state `dtype` if the operation's definition leaves out the type of a tensor.
         let stated = self.inputs.iter().map(|input| &input.dtype);
         let mut stated = stated.chain(self.outputs.iter().map(|output| &output.dtype));
         let left = stated.any(Option::is_none);
@@ -199,7 +200,7 @@ impl Op for OwnOp {
         })
     }
 
-    /// Checks the types of the inputs and the shapes of the outputs in a case.
+    /// Checks the definition for one case: the types of the inputs, and the types and shapes of the outputs.
     fn check(&self, case: &Case) -> Result<(), String> {
         for input in &self.inputs {
             let wrong = |why| format!("input '{}': {why}", input.name);
@@ -220,7 +221,7 @@ impl Op for OwnOp {
 }
 
 impl Output {
-    /// Checks that the bound, if there is one, makes sense for numbers of this type.
+    /// Returns an error if outputs of this type can only be compared bit by bit, or if no number of this type exceeds the bound.
     fn check_type(&self, dtype: Option<Dtype>) -> Result<(), String> {
         let (Some(dtype), Some(bound)) = (dtype, self.bound) else {
             return Ok(());
@@ -258,8 +259,8 @@ impl Output {
     }
 }
 
-/// Returns the largest finite number of a type that has bounds. A bound this large is refused, since no number near 0 could
-/// exceed it.
+/// Returns the largest finite number of an output type. An absolute bound this large is refused: where 0 is expected, no output
+/// could exceed the bound.
 pub fn largest(dtype: Dtype) -> f64 {
     match dtype {
         Dtype::F32 => f32::MAX.into(),
@@ -284,7 +285,7 @@ fn known_dtype(name: &str) -> Result<Dtype, String> {
 /// Returns the type of a tensor in a case.
 ///
 /// # Panics
-/// If the type is unknown, which the check of the operation excludes.
+/// Panics if the type is unknown, which the check of the operation excludes.
 pub fn type_of(stated: &Option<String>, case: &Case) -> Dtype {
     let name = stated.as_deref().unwrap_or_else(|| case.key("dtype"));
     dtype_named(name).expect("types are checked")

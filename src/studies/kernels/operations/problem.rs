@@ -1,4 +1,4 @@
-//! Converts a case of a user's operation to a problem: its inputs, and the expected outputs from the reference program.
+//! Makes the problem of a case of a user's operation: random or recorded inputs, and outputs that the reference program computes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,8 +14,8 @@ use ulplab_operations::ops::judge::Judge;
 use ulplab_operations::ops::{Buffer, Case, Data, Inputs, Outputs, Problem, lasting};
 
 impl OwnOp {
-    /// Makes the inputs and the judgement of a case. Runs the reference program once, on the candidates' inputs widened to f64.
-    /// If the program fails, or its results are unusable for judging, the error is [`Error::Reference`].
+    /// Makes the inputs and the expected outputs of a case. Runs the reference program once, on the candidates' inputs widened to
+    /// f64. If the program fails, or outputs cannot be checked against its results, the error is [`Error::Reference`].
     pub fn problem_until(&self, case: &Case, data: &Data, stop: &AtomicBool) -> Result<Problem> {
         let usage = |why: String| Error::Usage(format!("case '{}' of '{}': {why}", case.name, self.name));
         let mut buffers = self.inputs(case, data).map_err(usage)?;
@@ -85,8 +85,8 @@ impl Output {
         lasting(&format!("{}.bound", self.name))
     }
 
-    /// Makes the judgement of an output from the reference's results. `finite` is true if all inputs are finite; then a NaN or
-    /// infinity in the results is an error.
+    /// Makes the check of an output (expected values and bounds) from the reference's results. `finite` is true if all inputs are
+    /// finite; then a NaN or infinity in the results is an error.
     fn judge(&self, case: &Case, left: &Outputs, finite: bool) -> Result<Judge, String> {
         let name = lasting(&self.name);
         let shape = shape_of(name, &expressions(&self.shape), case)?;

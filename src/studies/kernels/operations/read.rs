@@ -1,4 +1,4 @@
-//! Operations and cases of an experiment file, for commands that run no experiment.
+//! Reads the user's operations and cases from an experiment file, for commands that do not run the experiment.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::experiment::file::ExperimentFile;
 use crate::studies;
 use ulplab_core::error::{Error, Result};
 
-/// Operations and cases of a file, and the seed for drawing inputs.
+/// Operations and cases of a file, and the seed for random inputs.
 #[derive(Default)]
 pub struct Definitions {
     pub seed: u64,

@@ -1,4 +1,4 @@
-//! Problems of a few small cases of an operation, which serve as examples of its inputs and outputs.
+//! Inputs and expected outputs of a few small cases of an operation, which serve as examples.
 
 use crate::ops;
 use crate::studies::kernels::volume;
@@ -9,7 +9,7 @@ use ulplab_operations::ops::{Case, Op, Problem, Role};
 
 const LARGE: f64 = 1e8;
 const CHEAP: f64 = 1e7;
-/// Largest number of cases that are chosen for their sizes, after the cases that are chosen for their keys.
+/// Largest number of cases that are added because they have a new size, after one or two cases of each combination of key values.
 const MORE: usize = 4;
 
 /// A case with its problem.
@@ -22,8 +22,8 @@ pub struct Sample {
 #[derive(Debug)]
 pub struct OutputNames {
     pub names: Vec<String>,
-    /// True if the list is complete. It is incomplete if expected values depend on the outputs: records then also have names of
-    /// parts of outputs.
+    /// True if the list is complete. If expected values depend on the outputs, records also have names of parts of outputs, which
+    /// the list lacks.
     pub all: bool,
 }
 
@@ -40,11 +40,11 @@ pub fn outputs(op: &dyn Op) -> std::result::Result<OutputNames, String> {
     Ok(OutputNames { names, all })
 }
 
-/// Makes the problems of some cases that need no model: the smallest case with each set of keys, a second such case if it is
-/// cheap, and up to `MORE` others.
+/// Makes the problems of some cases that need no model: the smallest case with each combination of key values (e.g. types), a
+/// second case with the same values if it is cheap, and up to `MORE` others.
 pub fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, String> {
     let mut small: Vec<&Case> = cases.iter().filter(|case| !case.inputs.need_model()).collect();
-    // Sort by each case's largest size, then by the product of its sizes. With many sizes, the largest one is the better measure.
+    // Sort the cases by their largest size first: for cases with many sizes, the product of all sizes overstates the work.
     let longest = |case: &&Case| case.dims.iter().map(|(_, size)| *size).max();
     small.sort_by(|a, b| longest(a).cmp(&longest(b)).then(volume(a).total_cmp(&volume(b))));
     let mut chosen: Vec<&Case> = Vec::new();
@@ -53,7 +53,7 @@ pub fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, 
             chosen.push(case);
         }
     }
-    // Add a second cheap case for each set of keys, to show how results with these keys depend on the sizes.
+    // Add a second cheap case for each combination of key values, to show how the results depend on the sizes.
     for case in small.iter().filter(|case| volume(case) <= CHEAP) {
         let with_its_keys = || chosen.iter().filter(|other| other.keys == case.keys);
         let differs = |other: &&&Case| other.dims.iter().zip(&case.dims).filter(|(a, b)| a.1 != b.1).count() > 1;

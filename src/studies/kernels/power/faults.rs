@@ -5,7 +5,7 @@ use ulplab_core::random::stream;
 
 /// Kind of fault with an adjustable magnitude, called its size `s`.
 pub struct Fault {
-    /// Name of the kind in files.
+    /// Name of this kind of fault in files.
     pub name: &'static str,
     /// Description of the change, given the size `s`.
     pub doc: &'static str,
@@ -64,7 +64,7 @@ pub const FAULTS: &[Fault] = &[
     },
 ];
 
-/// Roundings to a narrower type, as faults without a size.
+/// Roundings to a narrower type: faults without an adjustable size.
 pub const NARROWED: [(&str, fn(f32) -> f32); 2] = [
     ("to_bf16", |x| half::bf16::from_f32(x).to_f32()),
     ("to_f16", |x| half::f16::from_f32(x).to_f32()),
@@ -90,7 +90,7 @@ pub struct Numbers {
     pub digits: u32,
     /// Median magnitude of each row, over the nonzero elements that faults may change.
     usual: Vec<f64>,
-    /// Indices of a row with a typical median, and of a typical element in it.
+    /// Index of the row whose median magnitude is the median over the rows, and index of an element of this magnitude in the row.
     typical: (usize, usize),
     drawn: Vec<f64>,
 }

@@ -1,8 +1,8 @@
-//! Power of judgements: the smallest fault of each kind that a judgement rejects in the outputs of a correct kernel.
+//! Power of checks: the smallest fault of each kind that the check of an output rejects in the outputs of a correct kernel.
 //!
 //! The outputs of a correct kernel are made from an operation's expected values, rounded to the stored type. A fault of a kind
-//! ([`FAULTS`]) is applied to them, and the smallest size that the judgement rejects is found. This measures sizes of faults, not
-//! their places: no judgement notices a fault in a row that no case has.
+//! ([`FAULTS`]) is applied to these outputs, and the smallest size that the check rejects is found. The result says nothing about
+//! the positions of faults: no check notices a fault in a row that no test case has.
 
 mod faults;
 pub mod outputs;
@@ -24,32 +24,32 @@ pub use faults::{FAULTS, Fault, NARROWED};
 use outputs::{Judged, judged};
 pub use shown::{blind, known};
 
-/// Path of the file with the measured power.
+/// Path of the file with the smallest faults that the checks notice.
 pub const FILE: &str = "experiments/results/power.json";
 
-/// Number of tested sizes per doubling. A size is therefore found to within 20 %.
+/// Number of tested fault sizes per doubling of the size: the smallest noticed size is found to within 20 %.
 const STEPS: i32 = 4;
-/// Base-2 exponents of the smallest and the largest tested size.
+/// Base-2 exponents of the smallest and the largest tested fault size.
 const RANGE: [i32; 2] = [-30, 4];
-/// Largest product of a measured case's sizes. Larger cases take minutes, and their judgements notice the same faults as smaller
-/// cases.
+/// Largest product of a measured case's sizes. Larger cases take minutes, and their checks notice the same faults as the checks
+/// of smaller cases.
 const MOST: f64 = 3e7;
-/// Number of the smallest cases per set of keys that are measured even if they exceed [`MOST`].
+/// For each combination of key values (e.g. types), this many of the smallest cases are measured even if they exceed [`MOST`].
 const FEW: usize = 3;
-/// Operations whose judgement runs a whole model on the kernel's outputs for each tested fault. Only the smallest case with each
-/// set of keys is measured.
+/// Operations whose check runs a whole model on the kernel's outputs for each tested fault. Only the smallest case with each
+/// combination of key values is measured.
 pub const WHOLE: [&str; 2] = ["decode_step", "swap_ffn"];
 
-/// The smallest faults that the judgement of an output notices.
+/// The smallest faults that the check of an output notices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Power {
     pub op: String,
-    /// Name of the output, or of a part of it with its own expected values.
+    /// Name of the output, or of a part of the output that is checked separately.
     pub output: String,
     /// Type of the output's elements.
     pub dtype: String,
-    /// Kinds of the comparisons that the output must pass.
+    /// Kinds of the comparisons that the output must pass, e.g. `equal bits`.
     pub rule: String,
     /// Number of measured cases.
     pub cases: usize,
@@ -69,19 +69,19 @@ pub struct Noticed {
     /// Size in the most sensitive case. `at` is the name of that case.
     pub best: Option<f64>,
     pub at: String,
-    /// Median over the cases; the larger of the two middle sizes if their number is even.
+    /// Median size over the cases; for an even number of cases, the larger of the two middle sizes.
     pub median: Option<f64>,
-    /// Size in the smallest case, if this kind was measured there.
+    /// Smallest noticed size in the smallest case, if this kind of fault was measured in that case.
     pub smallest: Option<f64>,
 }
 
 /// Smallest noticed size by kind of fault, infinite if no size is noticed; or the reason why nothing was measured.
 type Sizes = std::result::Result<BTreeMap<&'static str, f64>, String>;
 
-/// Reads the stored measurement; empty if the file is missing.
+/// Reads the smallest noticed faults of all checks from [`FILE`]; empty if the file is missing.
 ///
 /// # Errors
-/// If the file cannot be read, or does not have the format of [`of`]'s result.
+/// Returns an error if the file cannot be read, or does not have the format of [`of`]'s result.
 pub fn stored() -> Result<Vec<Power>> {
     let Some(path) = shipped::find(FILE) else {
         return Ok(Vec::new());
@@ -97,8 +97,8 @@ pub fn smallest_first(op: &dyn Op) -> Vec<Case> {
     cases
 }
 
-/// Returns the cases to measure, the smallest first: all cases that are not large, and the smallest cases with each set of keys.
-/// For the operations of [`WHOLE`], only the smallest case with each set of keys.
+/// Returns the cases to measure, the smallest first: all cases that are not large, and the [`FEW`] smallest cases with each
+/// combination of key values. For the operations of [`WHOLE`], only the smallest case with each combination.
 pub fn cases(op: &dyn Op) -> Vec<Case> {
     let cases = smallest_first(op);
     let asked = |(at, case): &(usize, &Case)| {
@@ -112,10 +112,10 @@ pub fn cases(op: &dyn Op) -> Vec<Case> {
     asked.map(|(_, case)| case.clone()).collect()
 }
 
-/// Measures the power of an operation's judgements over these cases, which must be sorted from the smallest.
+/// Measures the smallest faults that an operation's checks notice in `cases`. The smallest case must come first in the list.
 ///
 /// # Errors
-/// If a case cannot be made.
+/// Returns an error if a case cannot be made.
 pub fn of(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Power>, String> {
     let asked = cases.par_iter().map(|case| {
         let mut problem = ops::problem(op, case)?;
@@ -194,8 +194,8 @@ impl Power {
 }
 
 impl Noticed {
-    /// Summarises the smallest noticed sizes, each given with its case. `smallest` is the size in the smallest case, if faults of
-    /// this kind were tried there.
+    /// Summarises the smallest noticed sizes, each with the name of its case. `smallest` is the size in the smallest case;
+    /// `None` if faults of this kind were not tried in that case.
     fn new(mut sizes: Vec<(&str, f64)>, smallest: Option<f64>) -> Self {
         sizes.sort_by(|a, b| a.1.total_cmp(&b.1));
         let finite = |size: &f64| size.is_finite();

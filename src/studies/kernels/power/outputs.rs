@@ -36,8 +36,8 @@ pub struct Judged<'a> {
 }
 
 impl<'a> Judged<'a> {
-    /// Builds a [`Judged`] from a judgement; `rule` lists the kinds of all comparisons that the output must pass. `None` if no
-    /// particular values are expected.
+    /// Builds a [`Judged`] from the check of an output; `rule` lists the kinds of all comparisons that the output must pass.
+    /// `None` if the check expects no particular values.
     fn new(
         judge: impl Deref<Target = Judge> + 'a,
         rule: String,
@@ -55,23 +55,23 @@ impl<'a> Judged<'a> {
         })
     }
 
-    /// True if the judgement rejects these numbers in place of the correct ones.
+    /// True if the check rejects outputs in which these numbers replace the correct ones.
     pub fn refuses(&self, numbers: &[f64]) -> bool {
         (self.refuses)(&(self.store)(numbers))
     }
 
-    /// True if the judgement rejects the outputs of a correct kernel.
+    /// True if the check rejects the outputs of a correct kernel.
     pub fn refuses_right(&self) -> bool {
         (self.refuses)(&self.right)
     }
 
-    /// True if the judgement rejects a flip of the lowest bit of one element near the middle; `None` without elements.
+    /// True if the check rejects a flip of the lowest bit of one element near the middle; `None` if all elements are NaN.
     pub fn refuses_a_bit(&self) -> Option<bool> {
         let mut wrong = self.right.clone();
         let (_, bytes) = wrong.0.iter_mut().find(|(name, _)| *name == self.name)?;
         let size = self.dtype.bitsize() / 8;
         let (middle, end) = (bytes.len() / size / 2, bytes.len() / size);
-        // Skip NaN: its payload may not matter.
+        // Skip NaNs: the check may accept a NaN with any payload.
         let mut elements = (middle..end).chain(0..middle);
         let at = elements.find(|at| !number(self.dtype, bytes, *at).is_nan())?;
         bytes[at * size] ^= 1;
@@ -79,7 +79,7 @@ impl<'a> Judged<'a> {
     }
 }
 
-/// Returns all outputs and parts of outputs that the judgement of a case compares.
+/// Returns all outputs, and parts of outputs, that the checks of a case compare with expected values.
 pub fn judged(problem: &mut Problem) -> Vec<Judged<'_>> {
     problem.judges.iter_mut().for_each(without_metrics);
     let problem = &*problem;
@@ -102,7 +102,7 @@ pub fn judged(problem: &mut Problem) -> Vec<Judged<'_>> {
     all
 }
 
-/// Builds a [`Judged`] from all judgements of one output; `None` if no particular values are expected.
+/// Builds a [`Judged`] from all checks of one output; `None` if the checks expect no particular values.
 fn of_judges(judges: Vec<&Judge>) -> Option<Judged<'_>> {
     let first = judges[0];
     let kinds: Vec<&str> = judges.iter().map(|judge| judge.kind()).collect();
@@ -111,9 +111,9 @@ fn of_judges(judges: Vec<&Judge>) -> Option<Judged<'_>> {
     })
 }
 
-/// Builds a [`Judged`] from a part; `None` if no particular values are expected. `whole` has outputs that the judgement accepts,
-/// if known. If these outputs contain the part, a fault in the part is judged together with all outputs, because other expected
-/// values may depend on the part. Otherwise the part is judged alone.
+/// Builds a [`Judged`] from a part of the outputs; `None` if no particular values are expected. `whole` is the check of all
+/// outputs, with outputs that it accepts, if known. If these outputs contain the part, they are all checked after a fault in the
+/// part, because other expected values may depend on the part. Otherwise the part is checked alone.
 fn of_part<'a>(problem: &'a Problem, mut part: Part, whole: Option<(&'a Judge, &Outputs)>) -> Option<Judged<'a>> {
     without_metrics(&mut part.judge);
     let own = Arc::new(part.judge);
@@ -143,7 +143,7 @@ pub fn without_metrics(judge: &mut Judge) {
     }
 }
 
-/// Returns the expected numbers of a judgement; `None` if it compares bits or expects no particular numbers.
+/// Returns the numbers that a check expects; `None` if the check compares bits or expects no particular numbers.
 fn numbers(judge: &Judge) -> Option<Numbers> {
     let cols = judge.shape.last().copied().unwrap_or(1).max(1);
     let digits = if judge.dtype == Dtype::BF16 { 7 } else { 23 };
@@ -153,13 +153,13 @@ fn numbers(judge: &Judge) -> Option<Numbers> {
             Numbers::new(want.clone(), &as_it_was, cols, digits)
         }
         Rule::Rms(Rms { want, .. }) => Numbers::new(want.clone(), &|_| false, cols, digits),
-        // The kernel has the values in f32 before it quantizes them.
+        // Use the 23 stored significand bits of f32: a kernel computes the values in f32 before it quantizes them.
         Rule::Admissible { want, .. } => Numbers::new(want.clone(), &|_| false, cols, 23),
         Rule::Equal { .. } | Rule::Finite | Rule::Parts(_) => None,
     }
 }
 
-/// Returns the bytes that a judgement expects: the expected values rounded to the type of the output.
+/// Returns the bytes that a check expects: the expected values rounded to the type of the output.
 pub fn right_bytes(judge: &Judge) -> Option<Outputs> {
     match &judge.rule {
         Rule::Equal { want, .. } => Some(Outputs(vec![(judge.output, want.clone())])),
@@ -182,7 +182,7 @@ pub fn stored(judge: &Judge, values: &[f64]) -> Outputs {
     })
 }
 
-/// Location of a part among the outputs.
+/// Location of a part of the outputs: name of the output, bytes of a row, and row indices.
 struct Place {
     output: &'static str,
     row_bytes: usize,
@@ -253,7 +253,8 @@ pub fn right_after(problem: &Problem, rounds: usize) -> Outputs {
     outputs
 }
 
-/// Returns the initial bytes of an output: the previous content of an in-place output, or random numbers.
+/// Returns the initial bytes of an output: the previous content of an in-place output, random numbers of type f32 or bf16, or
+/// zeros of other types.
 fn before(buffer: &Buffer) -> Vec<u8> {
     match buffer.dtype {
         _ if buffer.role == Role::InOut => buffer.bytes.iter().copied().cycle().take(buffer.size()).collect(),

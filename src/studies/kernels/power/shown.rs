@@ -1,9 +1,9 @@
-//! Texts about the faults that judgements notice, and about judgements that notice too little.
+//! Texts about the faults that checks of outputs notice, and about checks that miss too many faults.
 
 use super::Power;
 use ulplab_core::error::counted;
 
-/// Kinds of faults whose size is relative to the correct values, each with its name in texts.
+/// Kinds of faults whose size is a fraction of the correct values, each with the words for it in messages.
 const SHARES: [(&str, &str); 6] = [
     ("gain", "gain"),
     ("row", "in a row"),
@@ -78,15 +78,15 @@ impl Power {
         })
     }
 
-    /// Returns the smallest noticed fault of a kind in the median case; infinite if no size is noticed, 0 if the kind was not
-    /// measured.
+    /// Returns the smallest noticed size of a kind of fault in the median case; infinite if no size is noticed, 0 if the kind was
+    /// not measured.
     fn middle(&self, kind: &str) -> f64 {
         let noticed = self.faults.get(kind);
         noticed.map_or(0.0, |noticed| noticed.median.unwrap_or(f64::INFINITY))
     }
 }
 
-/// Returns a text about the operations for which the power of judgements was measured.
+/// Returns a text about the operations for which the smallest noticed faults were measured.
 pub fn known(ops: &[&str], all: &[Power]) -> String {
     let asked = |op: &&str| all.iter().any(|power| power.op == **op && power.cases > 0);
     let (asked, unasked): (Vec<&str>, Vec<&str>) = ops.iter().partition(|op| asked(op));
@@ -101,8 +101,8 @@ pub fn known(ops: &[&str], all: &[Power]) -> String {
     }
 }
 
-/// For the median case, lists the judgements that miss a fault they should notice, the worst first, each with the smallest fault
-/// that it notices.
+/// Lists the checks that miss too large faults in the median case (a gain of 1 %, or one lost bit), the worst check first. The
+/// text for a check has the smallest fault that the check notices.
 pub fn blind(all: &[Power]) -> Vec<(&'static str, Vec<String>)> {
     let of = |heading, kind: &str, should: f64, text: fn(f64) -> String| {
         let mut blind: Vec<&Power> = all.iter().filter(|power| power.middle(kind) > should).collect();
@@ -132,11 +132,11 @@ fn share(size: f64) -> String {
     }
 }
 
-/// Text for a sum of any number of terms.
+/// Text for a number of terms of 10⁶ or more.
 const ANY: &str = "any number";
 
-/// Formats the number of terms of a sum with random signs in which one term is this share of the result. From 10⁶ terms on, the
-/// text is [`ANY`], because no kernel sums so many.
+/// Formats n = 1 / share²: in a sum of n equal terms with random signs, one term is about the fraction `share` of the sum. From
+/// 10⁶ terms on, the text is [`ANY`], because no kernel sums so many terms.
 fn terms(share: f64) -> String {
     match share.powi(-2) {
         many if many >= 1e6 => ANY.into(),

@@ -13,8 +13,8 @@ use ulplab_core::metrics::{
 };
 use ulplab_core::record::Phase::{self, Cumulative, Local};
 
-/// Returns the name of the site where the residual stream leaves a layer; empty if the path has no such site. No record has an
-/// empty site name.
+/// Returns the name of the site where the residual stream leaves a layer. If the path has no such site, the name is empty, so
+/// that it matches no record.
 fn stream(index: &Index) -> &'static str {
     let stream = index.path.and_then(Path::stream);
     stream.map_or("", |site| site.name)
@@ -29,7 +29,7 @@ pub fn local_error(index: &Index) -> Quantity<'static> {
     Quantity::new(Local, stream(index), RELATIVE_L2.name)
 }
 
-/// Returns the cumulative error of the residual streams, where the candidate runs free.
+/// Returns the cumulative error of the residual streams, where each layer reads the output of the candidate's previous layer.
 pub fn cumulative_error(index: &Index) -> Quantity<'static> {
     Quantity::new(Cumulative, stream(index), RELATIVE_L2.name)
 }
@@ -43,13 +43,13 @@ fn kl(index: &Index) -> Quantity<'static> {
     Quantity::new(Cumulative, output(index), KL.name)
 }
 
-/// Returns both final errors, of the residual streams and of the logits, with their titles.
+/// Returns the two final errors, of the residual streams and of the logits, each with a title for charts.
 pub fn finals(index: &Index) -> [(&'static str, Quantity<'static>); 2] {
     let streams = "Residual streams after the last layer";
     [(streams, cumulative_error(index)), ("Logits", kl(index))]
 }
 
-/// Returns the names of the sites whose tensors are cached and compared.
+/// Returns the names of the sites whose tensors are stored in a cache, and compared with the reference's.
 pub fn stored(index: &Index) -> Vec<&'static str> {
     let sites = index.path.map_or(&[][..], |path| path.sites).iter();
     let stored = sites.filter(|site| site.cache.is_some() && site.compared);
@@ -64,8 +64,7 @@ fn recall(index: &Index, phase: Phase) -> impl Iterator<Item = Quantity<'static>
     names.map(move |site| Quantity::new(phase, site, RECALL.name))
 }
 
-/// Returns the recall of selections from caches that the run measured, in the cumulative phase if possible, else in the local
-/// phase.
+/// Returns the measured recall of selections from caches: in the cumulative phase if the run has it, else in the local phase.
 pub fn measured_recall(index: &Index) -> Vec<Quantity<'static>> {
     let of = |phase| recall(index, phase).filter(|quantity| index.has(*quantity)).collect();
     let phases: [Vec<_>; 2] = [Cumulative, Local].map(of);
@@ -193,13 +192,13 @@ pub fn columns() -> Vec<Column> {
     all
 }
 
-/// Returns the value of `metric`, a size of the weights that a recipe rounds.
+/// Returns the value of `metric`, e.g. bits per weight, for the weights that a recipe rounds.
 pub fn weights(index: &Index, recipe: &str, metric: &Metric) -> Option<f64> {
     let found = [Cumulative, Local].map(|phase| index.whole(recipe, Quantity::new(phase, output(index), metric.name)));
     found.into_iter().flatten().next().map(|summary| summary.mean)
 }
 
-/// Returns the text of a change of the loss with its confidence interval.
+/// Formats the change of the loss by a recipe, with its confidence interval.
 fn loss(index: &Index, recipe: &str, metric: &Metric) -> Option<String> {
     let delta = index.whole(recipe, Quantity::new(Cumulative, output(index), metric.name))?;
     Some(number::interval(delta.mean, delta.ci_low, delta.ci_high))

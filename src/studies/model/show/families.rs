@@ -25,7 +25,8 @@ fn families<'a>(run: &'a Summarized, group: Group) -> Vec<Family<'a>> {
     wholes.map(family).filter(|family| !family.members.is_empty()).collect()
 }
 
-/// Charts of noise controls: one row for each format and its control, then a small chart by layer for each pair.
+/// Charts of recipes and their noise controls (the same recipe with noise in place of rounding errors): one row for each pair,
+/// then a small chart by layer for each pair.
 pub fn noise(run: &Summarized) -> Vec<Figure> {
     let families = families(run, Group::Noise);
     let row = |family: &Family, quantity: Quantity| {
@@ -122,7 +123,7 @@ fn ratio(over: Option<f64>, under: Option<f64>) -> String {
 }
 
 /// Chart of a family's cumulative error by layer. The original recipe is solid and the derived recipes are dashed. With
-/// `colours`, each derived recipe has its own colour, else all have the family's.
+/// `colours`, each derived recipe has its own colour; otherwise, all have the colour of the family.
 fn panel(
     run: &Summarized,
     family: &Family,
@@ -137,7 +138,7 @@ fn panel(
         Some(Series {
             name: named.unwrap_or_else(|| member.name.into()),
             slot: match colours {
-                // Colours start after that of the original recipe.
+                // The derived recipes get the colours that follow the original recipe's colour.
                 true if at + 1 < SLOTS => (first.slot + 1 + at) % SLOTS,
                 true => GREY,
                 false => first.slot,

@@ -104,7 +104,7 @@ impl Show for ModelStudy {
     }
 }
 
-/// True if every format of `narrow`, with or without a Hadamard transform, is also a format of `wide`.
+/// True if `wide` has every format of `narrow`. A format with a Hadamard transform differs from the same format without one.
 fn widens(wide: &Recipe, narrow: &Recipe) -> bool {
     let formats = |recipe: &Recipe| {
         let rounds = recipe.rounds.iter();
@@ -161,7 +161,7 @@ fn error_by_layer(run: &Summarized) -> Vec<Figure> {
     let range: Vec<f64> = values.flatten().chain(gates.map(|gate| gate.bound.value)).collect();
     let local = plain_lines(run, "Local: each layer by itself", local, true, &range);
     let cumulative = plain_lines(run, "Cumulative: running free", cumulative, true, &range);
-    // Local charts on the left, cumulative charts on the right: a pair shows the same recipes.
+    // Put local charts on the left and cumulative charts on the right: the two charts of a pair show the same recipes.
     let pairs = local.len().max(cumulative.len());
     let (mut local, mut cumulative) = (local.into_iter(), cumulative.into_iter());
     let pairs = (0..pairs).flat_map(|_| [local.next(), cumulative.next()]);
