@@ -41,7 +41,7 @@ Exit codes:
   103  the run is incomplete
   130  interrupted";
 
-/// Headings of the help, each with the commands that it lists.
+/// Groups of commands in the help, each with a heading.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Run", &["sweep", "report", "gate", "diff", "bisect", "mix", "query"]),
     ("Files", &["compare", "quantize", "dequantize", "inspect"]),

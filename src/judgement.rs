@@ -1,10 +1,12 @@
-//! Digests of all sources that decide if an operation's outputs are right: its cases, expected outputs and bounds, the reference,
-//! the number formats and layouts, and the checks of the runner. The build script also includes this file.
+//! Digests of the sources that decide if an operation's outputs are correct: the cases, expected outputs and bounds of the
+//! operation, the reference, the number formats and layouts, and the checks that run for every operation. The build script also
+//! includes this file.
 //!
-//! In this file, a room is a module of `core` or `operations`, a file or folder in `crates/operations/ops`, a showcase, or
-//! `reference`. The digest of an operation covers its own room, all rooms whose names appear in its room (directly or through
-//! other rooms), and the compositions of its launches. The digest covers more files than the judgement needs. So equal digests
-//! mean the same judgement; if digests differ, `kernels attest` compares the inputs and verdicts themselves.
+//! A digest covers source files in whole units (`Room` in the code). A unit is a module of `core` or `operations`, a file or
+//! folder in `crates/operations/ops` or of the compositions (launches built in Rust), a showcase, or all of `reference`. The
+//! digest of an operation covers the operation's own unit and compositions, the checks, and each unit whose name appears in a
+//! covered unit. Equal digests mean the same judgement. Different digests may also mean the same judgement, because some covered
+//! files do not affect it: `kernels attest` then compares the inputs and verdicts themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,15 +15,17 @@ use crate::sources::find;
 
 /// The folder of the operations.
 const OPS: &str = "crates/operations/ops";
-/// The folder of operations on a user's tensors. The operations that also have kernels contain the line `kernels: true`.
+/// The folder of operations that compute expected results from a user's tensors. If kernels exist for an operation of this
+/// folder, its file contains the line `kernels: true`.
 const ON_TENSORS: &str = "crates/operations/expected";
-/// The folder of launch compositions of operations.
+/// The folder of compositions: the launches of operations that are built in Rust.
 const COMPOSITIONS: &str = "crates/backend/compositions";
-/// The folder of operations that are packages of their own. Each package contains its launch compositions.
+/// The folder of operations that are packages of their own. Each package contains its compositions (launches built in Rust).
 const SHOWCASES: &str = "showcases";
 /// Checks that are part of every judgement.
 const CHECKS: [&str; 2] = ["crates/operations/ops/guards", "crates/operations/ops/checks"];
-/// Rooms that have no influence on a judgement: texts, tensor files, models that no operation computes.
+/// Source files and folders that no digest covers, because they do not affect a judgement: errors, texts, tensor files, and
+/// models that no operation computes.
 const OTHERS: [&str; 10] = [
     "crates/core/error",
     "crates/core/lib",
@@ -77,14 +81,15 @@ pub fn digests(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     for (name, room) in rooms.iter_mut().filter(|(name, _)| *name != "reference") {
         let words: BTreeSet<[String; 2]> = room.files.iter().flat_map(|(_, text)| paths(text)).collect();
         let by_word = words.iter().flat_map(|[before, word]| {
-            // A word names an operation only within `ops`: other rooms have modules with the same names.
+            // A word names an operation only in files of operations, or after `ops::`: other folders have modules with the same
+            // names.
             let of_ops = name.starts_with(OPS) || name.starts_with(SHOWCASES) || before == "ops";
             let of_ops = of_ops.then(|| format!("{OPS}/{word}"));
             let homes = ["core", "operations"].map(|home| format!("crates/{home}/{word}"));
             homes.into_iter().chain(of_ops)
         });
         let known = by_word.filter(|room| names.contains(room));
-        // `ops/mod` lists all operations, so it must not lead to them: else every digest would cover every operation.
+        // `ops/mod` names all operations. These names do not count: otherwise every digest would cover every operation.
         let leads = |room: &String| *name != hall || !operations.iter().any(|op| *room == format!("{OPS}/{op}"));
         room.leads_to = known.filter(leads).collect();
         room.leads_to.extend(["reference".to_string(), hall.clone()]);
@@ -110,7 +115,7 @@ pub fn digests(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     operations.iter().map(digest).collect()
 }
 
-/// A room: a unit of source files that digests cover as a whole, with the other rooms that these files name.
+/// Source files that a digest covers as one unit, such as a module or a folder, and the names of the units to which they refer.
 #[derive(Default)]
 struct Room<'a> {
     files: Vec<(&'a str, &'a str)>,
@@ -128,7 +133,7 @@ impl Room<'_> {
     }
 }
 
-/// Returns the name of the room that a file belongs to.
+/// Returns the name of the unit (`Room`) to which a file belongs.
 fn room(place: &str) -> String {
     let parts: Vec<&str> = place.split('/').collect();
     match parts[..] {
@@ -141,7 +146,7 @@ fn room(place: &str) -> String {
 }
 
 /// Returns the words of a source text that are part of a path or in the braces of an import, each with the path segment before
-/// it. Paths into `reference` are skipped, since `reference` is a single room.
+/// it. Skips paths into `reference`, because every digest covers all files of `reference`.
 fn paths(text: &str) -> Vec<[String; 2]> {
     let mut found = Vec::new();
     let (mut import, mut root, mut last, mut outer) = (false, "", "", "");

@@ -1,4 +1,4 @@
-//! Operations with kernels: those of `ulplab-operations`, and those that are packages of their own.
+//! Collects the operations of `ulplab-operations` and of the packages that define one operation each.
 
 use std::sync::LazyLock;
 
@@ -8,7 +8,8 @@ use ulplab_core::error::did_you_mean;
 use ulplab_operations::expected::{OPERATIONS, Operation};
 pub use ulplab_operations::ops::*;
 
-/// Operations that are packages of their own: each with the compositions of its launches, and its forms for a user's tensors.
+/// Operations that are packages of their own. Each has compositions (launches built in Rust), and may have operations on a user's
+/// tensors.
 const SHOWCASES: [(&dyn Op, &Compositions, &[&Operation]); 2] = [
     (&ulplab_decode_step::DecodeStep, &ulplab_decode_step::COMPOSITIONS, &[]),
     (
@@ -18,7 +19,7 @@ const SHOWCASES: [(&dyn Op, &Compositions, &[&Operation]); 2] = [
     ),
 ];
 
-/// All operations on a user's tensors, by name.
+/// All operations that compute expected results from a user's tensors, by name.
 pub static ON_TENSORS: LazyLock<Vec<&Operation>> = LazyLock::new(|| {
     let showcases = SHOWCASES.iter().flat_map(|(.., on_tensors)| *on_tensors);
     let mut all: Vec<&Operation> = OPERATIONS.iter().chain(showcases).copied().collect();
@@ -36,13 +37,14 @@ pub static OPS: LazyLock<Vec<&dyn Op>> = LazyLock::new(|| {
     all
 });
 
-/// Launch compositions of all operations that have one.
+/// Compositions (launches of variants that are built in Rust) of all operations that have them.
 pub static COMPOSITIONS: LazyLock<Vec<&Compositions>> = LazyLock::new(|| {
     let showcases = SHOWCASES.iter().map(|(_, compositions, _)| *compositions);
     [&DELTA_HANDOVER].into_iter().chain(showcases).collect()
 });
 
-/// Returns all operations that programs can be judged on: [`OPS`], and the operations on a user's tensors that have cases.
+/// Returns all operations with test cases: [`OPS`], then operations on a user's tensors that have random test cases, but no
+/// kernels here.
 pub fn all() -> impl Iterator<Item = &'static dyn Op> {
     let has_kernels = |op: &&dyn Op| OPS.iter().any(|known| known.name() == op.name());
     OPS.iter()

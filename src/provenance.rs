@@ -5,13 +5,14 @@ use std::path::Path;
 use crate::run::Program;
 use crate::{itself, sources};
 
-/// The digest of the sources that this program computes with.
+/// Digest of this program's sources that compute results; `sources.rs` computes it when the program is built.
 pub const SOURCES: &str = env!("ULPLAB_SOURCES");
 
 /// Names of operations, each with the digest of the sources that decide if its outputs are right ([`crate::judgement`]).
 const JUDGEMENTS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/judgements.rs"));
 
-/// Returns the digest of the sources that decide if the outputs of an operation are right.
+/// Returns the digest of the sources that decide if the outputs of the operation `op` are correct; `None` for an unknown
+/// operation.
 pub fn judgement(op: &str) -> Option<&'static str> {
     let known = JUDGEMENTS.iter().find(|(name, _)| *name == op);
     known.map(|(_, digest)| *digest)

@@ -1,4 +1,5 @@
-//! The digest of the sources that compute results. Two programs measure the same thing only if their digests are equal.
+//! The digest of the sources that compute results. A changed digest means that a program may compute other results: runs of the
+//! two programs then count as different.
 //!
 //! The build script also includes this file.
 
@@ -34,8 +35,8 @@ const CRATES: [&str; 11] = [
     "toml",
 ];
 
-/// Returns the digest of the sources in a tree: the path and content of each file, and the version and checksum of each crate in
-/// Cargo.lock.
+/// Returns the digest of the sources in a tree. It covers the path and content of each Rust file in [`FOLDERS`], and the version
+/// and checksum in Cargo.lock of each crate in `CRATES`.
 ///
 /// # Errors
 /// Returns an error if a folder or a file cannot be read.

@@ -69,12 +69,13 @@ impl Start {
 
 static START: OnceLock<Start> = OnceLock::new();
 
-/// Records how this process was started. Call it at most once, and before [`start`]. The default is an executable.
+/// Stores the command line and program of this process, for [`start`]. Call this function at most once, before the first call of
+/// [`start`]. Without this call, [`start`] takes the process for an executable.
 pub fn started(start: Start) {
     START.set(start).expect("a process is started once");
 }
 
-/// Returns how this process was started.
+/// Returns the command line and program of this process.
 pub fn start() -> &'static Start {
     START.get_or_init(Start::executable)
 }

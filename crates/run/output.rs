@@ -1,8 +1,8 @@
 //! All printing to standard output and standard error.
 //!
 //! If the reader goes away (`ulplab list formats | head -1`), the command continues: the rest of its output is dropped, its files
-//! are written, and its exit code is unchanged. Hidden characters from files, names and messages never reach a terminal or a log.
-//! Neither do GitHub Actions commands at the beginning of a line.
+//! are written, and its exit code is unchanged. Two things in printed texts never reach a terminal or a log unchanged: hidden
+//! characters, and GitHub Actions commands.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use ulplab_core::atomic::IS_FOLDER;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::text;
 
-/// Parses an option that names a file to write. Rejects a folder before anything is computed.
+/// Returns the parser for options that give the path of an output file. It rejects a folder before anything is computed.
 pub fn file_name() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| {
         let folder = path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/");
@@ -48,20 +48,20 @@ macro_rules! errln {
     ($($text:tt)*) => { $crate::output::print_error(format_args!($($text)*)) };
 }
 
-/// Prints for [`out!`] and [`outln!`].
+/// Implements [`out!`] and [`outln!`].
 pub fn print(text: std::fmt::Arguments) {
     if stdout().write_fmt(text).is_err() {
         LOST.store(true, Ordering::Relaxed);
     }
 }
 
-/// Prints an error message. Its second and later lines are indented, so that none of them looks like output of this program.
+/// Prints an error message. Indents all lines after the first, so that they do not look like separate messages.
 pub fn error(message: &str) {
     let lines: Vec<String> = message.split('\n').map(text::shown).collect();
     errln!("error: {}", lines.join("\n  "));
 }
 
-/// Prints for [`errln!`]. Errors of writing are ignored.
+/// Implements [`errln!`]. Ignores write errors.
 pub fn print_error(text: std::fmt::Arguments) {
     let _ = writeln!(CleanWriter::new(io::stderr().lock(), false), "{text}");
 }
@@ -86,7 +86,7 @@ pub fn colour() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
-/// Number of characters in a line of standard output.
+/// Returns the number of characters in a line of standard output.
 pub fn width() -> usize {
     let columns = std::env::var("COLUMNS").ok();
     width_of(comfy_table::Table::new().width(), columns.as_deref())
@@ -122,7 +122,7 @@ pub struct CleanWriter<W> {
 }
 
 impl<W: Write> CleanWriter<W> {
-    /// Creates a writer to `inner`, which keeps the sequences of [`COLOURS`] if `colour` is true.
+    /// Creates a writer to `inner`. If `colour` is true, the writer does not replace the escape sequences in [`COLOURS`].
     pub fn new(inner: W, colour: bool) -> Self {
         Self {
             inner,

@@ -55,7 +55,8 @@ impl Lines {
     }
 }
 
-/// Formats `12 of 40 cells after 60 s, about 140 s left: alice@20000`. The first `first` units were done before the start.
+/// Formats `12 of 40 cells after 60 s, about 140 s left: alice@20000`. `first` units were done before the start: the estimate of
+/// the time left leaves them out.
 pub fn line(bar: &ProgressBar, units: &str, first: u64, elapsed: Duration) -> String {
     let (done, seconds) = (bar.position(), elapsed.as_secs_f64());
     let (all, left) = match bar.length() {

@@ -17,9 +17,10 @@ pub fn places() -> Vec<PathBuf> {
     places_from(&current, itself::start().file.as_deref(), checkout)
 }
 
-/// [`places`] with all inputs as arguments. The order is: the current folder and its parents, the folder of the program's file,
-/// `share/ulplab` in the parents of that folder, and the checkout that the program was built from. With the checkout, a program
-/// installed by `cargo install --path .` runs anywhere. `bin/` is next to `share/`; a Python module is several folders below it.
+/// Same as [`places`], but takes all inputs as arguments. The order is: the current folder and its parents, the folder of the
+/// program's file, `share/ulplab` in the parents of that folder, and the checkout that the program was built from. The checkout
+/// serves a program installed by `cargo install --path .`. An executable is in `bin/`, next to `share/`; a Python module is
+/// several folders below the parent of `share/`.
 pub fn places_from(current: &Path, program: Option<&Path>, checkout: Option<&Path>) -> Vec<PathBuf> {
     let beside = program.and_then(Path::parent);
     let share = program.into_iter().flat_map(|program| program.ancestors().skip(2));

@@ -15,7 +15,7 @@ use ulplab_core::error::{Error, Exit, Result};
 /// Time that running cells have to finish after Ctrl-C. A job scheduler that sends SIGTERM waits longer before it sends SIGKILL.
 const GRACE: Duration = Duration::from_millis(700);
 
-/// True while cells are running, which should finish before the process ends.
+/// True while cells are running: they should finish before the process ends.
 static RUNNING: AtomicBool = AtomicBool::new(false);
 
 /// Set by a signal while cells run: running cells are finished, and no new cell is started.
@@ -85,12 +85,12 @@ fn end() -> ! {
     let last = std::mem::take(&mut *LAST.lock().unwrap_or_else(PoisonError::into_inner));
     last.into_iter().for_each(|work| work());
     atomic::abandon();
-    // `exit` would run handlers that unload libraries, such as NVRTC, while other threads use them: some crash.
+    // `exit` would run handlers that unload libraries such as NVRTC. Other threads that use such a library could then crash.
     // SAFETY: `_exit` may be called from any thread at any time.
     unsafe { libc::_exit(Exit::Interrupted as i32) };
 }
 
-/// Runs cells. Returns an error if a signal came meanwhile, even if the last cell was finished before the signal was seen.
+/// Runs cells. Returns an error if a signal came while they ran, even if all cells were finished before the signal was handled.
 pub fn while_running<T>(cells: impl FnOnce() -> Result<T>) -> Result<T> {
     RUNNING.store(true, Ordering::SeqCst);
     let outcome = cells();

@@ -8,15 +8,15 @@ use ulplab_core::error::{Error, Exit, Result};
 
 /// Find the published bugs that the tolerances of a test suite let pass, and the right results that they reject.
 ///
-/// A table is a TOML file with a [[gate]] for each tolerance: an operation, a type, rtol and atol or a metric (docs/gates-of-others.md).
-/// Each gate judges the bugs of its operation, re-enacted on usual data and on data that show them. Needs Python with the modules
-/// ulplab (python/build_wheel.sh) and ml_dtypes.
+/// A table is a TOML file with a `[[gate]]` for each tolerance: an operation, a type, rtol and atol or a metric
+/// (docs/gates-of-others.md). Each gate checks the published bugs of its operation. The bugs are re-enacted on usual data, and on
+/// data that expose them. Needs Python with the modules ulplab (python/build_wheel.sh) and ml_dtypes.
 #[derive(Debug, clap::Args)]
 pub struct AuditArgs {
     /// Tables, or names of shipped ones: fla, flashinfer, sglang, torchao, vllm [default: all of these]
     #[arg(value_name = "FILE")]
     pub tables: Vec<String>,
-    /// Draws of each bug's data
+    /// Number of random samples of the data of each bug
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub seeds: u32,
     /// Write JSON

@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::itself;
 use ulplab_core::error::{Error, Exit, Result};
 
-/// Answer a question about stored runs in SQL: a table, CSV, JSON or Parquet. `ulplab-query` does it, a package of its own.
+/// Query stored runs in SQL, and print a table, CSV, JSON or Parquet. Starts `ulplab-query`, a package of its own.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct QueryArgs {
@@ -30,8 +30,8 @@ pub fn query(args: &QueryArgs) -> Result<Exit> {
     ))
 }
 
-/// Replaces this process by the program of a subcommand: the program next to `ulplab`, or else the one in PATH. Returns if no
-/// such program exists.
+/// Replaces this process by the program of a subcommand: the program next to `ulplab`, or else the one in PATH. Returns `Ok` only
+/// if no such program exists.
 ///
 /// # Errors
 /// Returns an error if the program cannot be started.
@@ -50,7 +50,8 @@ pub fn start(name: &str, words: &[OsString]) -> Result<()> {
     let refused = Command::new(&found).args(words).exec();
     match refused.kind() {
         ErrorKind::NotFound => Ok(()),
-        // PATH may contain a file or a folder without search permission. Then the program counts as missing.
+        // These errors mean that an entry of PATH is a file, or a folder without search permission: the program counts as
+        // missing.
         ErrorKind::NotADirectory | ErrorKind::PermissionDenied if in_path => Ok(()),
         _ => Err(Error::io(found, "start")(refused)),
     }

@@ -27,7 +27,7 @@ use ulplab_core::metrics::METRICS;
 #[derive(Debug, clap::Args)]
 pub struct ListArgs {
     pub kind: ListKind,
-    /// List only the sites that this model has, a data set or a folder with config.json.
+    /// List only the sites of this model: a data set, or a folder with config.json.
     #[arg(long, value_name = "NAME|FOLDER")]
     pub model: Option<String>,
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
@@ -200,7 +200,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
     let writable = std::fs::create_dir_all(&probe).and_then(|()| std::fs::remove_dir(&probe));
     let writable = writable.map(|()| "can be written".into());
     check("runs folder", writable.map_err(Error::io("runs", "write")));
-    // Only kernels need NVRTC and a GPU, so a missing one is not a failure.
+    // `doctor` passes without NVRTC or a GPU, because only kernels need them.
     let optional = |what: &str, outcome: Result<String>| match outcome {
         Ok(found) => outln!("ok    {what}: {found}"),
         Err(Error::Setup(why)) => outln!("none  {what}: {why}"),

@@ -27,17 +27,19 @@ pub fn finish(folder: &Folder, run: &Run, study: &dyn Study, json: bool) -> Resu
 pub struct GateArgs {
     /// Folder of the run [default: the newest below runs/].
     pub run: Option<PathBuf>,
-    /// Use the gates of this file instead of the run's own. The file is an experiment, or contains only [[gate]].
+    /// Use the gates of this file instead of the run's own. The file is an experiment, or contains only `[[gate]]` tables.
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
     /// Print verdicts as JSON Lines on stdout instead of the table.
     #[arg(long)]
     pub json: bool,
-    /// Print paired tests of each recipe against what it is compared with: flips of predictions with their direction, limits of the loss
-    /// of accuracy, and where KL says nothing of it. No gate is judged.
+    /// Print paired tests of each recipe against the recipe it is compared with, and judge no gate.
+    ///
+    /// The tests give the flips of predictions in each direction, limits of the loss of accuracy, and the KL divergence up to
+    /// which no test shows a loss.
     #[arg(long, conflicts_with_all = ["rules", "json"])]
     pub paired: bool,
-    /// Judge nothing, exit code 4, if the text or the checkpoint cannot tell formats apart; `ulplab sweep --strict` says when.
+    /// Judge nothing and exit with code 4 if the text or the checkpoint cannot tell formats apart (see `ulplab sweep --strict`).
     #[arg(long, conflicts_with = "paired")]
     pub strict: bool,
     #[command(flatten)]
@@ -84,7 +86,7 @@ pub fn open_run(folder: Option<&Path>) -> Result<(Folder, Manifest)> {
 pub struct ReportArgs {
     /// Folder of the run [default: the newest below runs/].
     pub run: Option<PathBuf>,
-    /// Fill a findings template with the run's numbers instead, and write the page to --output.
+    /// Fill a findings template with the run's numbers, and write the page to --output; write no reports.
     #[arg(long, value_name = "FILE", requires = "output")]
     pub findings: Option<PathBuf>,
     /// File to write the findings page to.
@@ -108,8 +110,8 @@ pub fn report(args: &ReportArgs) -> Result<Exit> {
 }
 
 /// Prints the verdicts as JSON Lines, or the table and a summary line: verdict, counts, seconds, path of the report. If the line
-/// is too long, the path gets its own line, so that a user can copy it. If the gates come from `--rules`, `own` is false: a note
-/// replaces the path, because the report on disk has the verdicts of other gates, the run's own.
+/// is too long, the path gets its own line, so that a user can copy it. If the gates come from `--rules` (`own` is false), a note
+/// replaces the path, because the report on disk has the verdicts of the run's own gates.
 fn print(run: &Run, study: &dyn Study, folder: &Folder, as_json: bool, own: bool) {
     paired::warnings(run).iter().for_each(|warning| errln!("{warning}"));
     if as_json {

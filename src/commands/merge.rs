@@ -16,10 +16,10 @@ use ulplab_core::text::shown;
 
 /// Bring the cells of one run together, judge its gates once on all of them, and write its reports.
 ///
-/// If cells are missing, their ids are printed and the exit code is 103; else the exit code is the verdict's, as of `ulplab gate`.
+/// If cells are missing, their ids are printed and the exit code is 103; else the exit code is that of `ulplab gate`.
 #[derive(Debug, clap::Args)]
 pub struct MergeArgs {
-    /// The folder that the tasks shared; or several, whose cells are copied together.
+    /// The folder that the tasks shared; or several folders, whose cells are copied into --out.
     #[arg(required = true, value_name = "FOLDER")]
     pub folders: Vec<PathBuf>,
     /// Folder of the merged run, needed if there are several folders. The folder may hold some cells of the run already.
@@ -88,12 +88,12 @@ fn gathered(folders: &[PathBuf], out: &Path) -> Result<(Folder, Manifest)> {
     for (folder, _) in &sources {
         target.take_sessions(folder)?;
     }
-    // Reads the manifest again, since its time is now the sum over all sessions.
+    // Reads the manifest again: its seconds of work now include those of all merged folders.
     Folder::open(&target.path)
 }
 
-/// Copies a cell from the first folder that has all of its records. Several folders may have the cell (of tasks that ran twice);
-/// then their numbers must agree.
+/// Copies a cell from the first folder with an undamaged file of the cell. If a task ran twice, several folders contain the cell,
+/// and their numbers must agree.
 fn gather<'a>(id: &str, target: &Folder, holders: impl Iterator<Item = &'a Folder>) -> Result<()> {
     let mut whole: Option<(&Folder, Vec<Record>)> = None;
     let mut damaged = None;
@@ -124,7 +124,8 @@ fn gather<'a>(id: &str, target: &Folder, holders: impl Iterator<Item = &'a Folde
     }
 }
 
-/// Returns the records of a cell as text, without times, which differ from run to run.
+/// Returns the records of a cell as bytes, to compare two measurements of the cell. Leaves out times, which differ from run to
+/// run.
 fn numbers(records: &[Record]) -> Vec<u8> {
     let (mut lasting, mut text) = (records.to_vec(), Vec::new());
     lasting.retain(|record| !timed(&record.metric));

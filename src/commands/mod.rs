@@ -26,7 +26,8 @@ use std::path::Path;
 
 use ulplab_core::error::{Error, Result};
 
-/// Returns an error if two paths (after links) lead to the same file or folder: comparing a file with itself says nothing.
+/// Returns an error if two paths lead to the same file or folder, directly or through links: comparing a file with itself says
+/// nothing.
 pub(crate) fn check_two(names: [&str; 2], paths: [&Path; 2]) -> Result<()> {
     let place = |path| metadata(path).ok().map(|about| (about.dev(), about.ino()));
     let [one, other] = paths.map(place);

@@ -1,5 +1,5 @@
-//! `ulplab gate --paired`: tests of each recipe against the predictions that it is compared with, window by window. Also warns of
-//! gates on a KL divergence so small that it says nothing about quality.
+//! `ulplab gate --paired`: compares the predictions of each recipe, window by window, with the predictions of its counterpart
+//! (the recipe it is compared with). Also warns of gates on a KL divergence so small that it says nothing about quality.
 
 use crate::experiment::Rule;
 use crate::gate::{Paired, paired, silent_zone};

@@ -16,8 +16,8 @@ use crate::run::session::{Session, State, sessions};
 use ulplab_core::error::{Exit, Result, counted};
 use ulplab_core::text::shown;
 
-/// Show how far a run is: cells that are done, at work and missing, the time left, and which task failed last. It reads the folder
-/// and asks no scheduler.
+/// Show the progress of a run: done, running and missing cells, the time left, and the last failed task. Reads only the folder of
+/// the run, without a scheduler.
 ///
 /// Exit code: 0 for any state.
 #[derive(Debug, clap::Args)]
@@ -33,14 +33,14 @@ pub struct StatusArgs {
 /// The progress of a run.
 #[derive(Debug, Serialize)]
 struct Status {
-    /// Cells that the run measures.
+    /// Number of cells that the run measures.
     cells: usize,
     done: usize,
     /// The share of the estimated cost that is done, from 0 to 1.
     done_cost: f64,
-    /// Cells that are not done and belong to the partition of a running task.
+    /// Number of cells that are not done and belong to the partition of a running task.
     running: usize,
-    /// Cells that are not done and belong to no running task.
+    /// Number of cells that are not done and do not belong to the partition of a running task.
     missing: usize,
     tasks: Tasks,
     /// Estimated seconds until the running tasks are done; `None` if unknown.
@@ -48,7 +48,7 @@ struct Status {
     last_failure: Option<Failure>,
 }
 
-/// Number of tasks by state. A task that was started again counts each time.
+/// Number of tasks by state. A task that the scheduler restarted counts once for each start.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Tasks {
     running: usize,
@@ -60,11 +60,11 @@ struct Tasks {
 #[derive(Debug, Serialize)]
 struct Failure {
     task: String,
-    /// Time of the last sign of life of the task.
+    /// Time at which the task last wrote its session file.
     at: String,
     cells: usize,
     why: String,
-    /// Cells of the failed task's partition that no other task has done since.
+    /// Number of cells of the failed task's partition that are still not done.
     still_missing: usize,
 }
 

@@ -34,16 +34,16 @@ pub struct SubmitArgs {
     /// Submit to Slurm, the one scheduler that is known.
     #[arg(long, required = true)]
     slurm: bool,
-    /// Tasks of the array, of which each runs a slice.
+    /// Number of tasks in the array; each task runs a slice of the cells.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     tasks: u32,
-    /// Tasks that run at a time [default: as many as Slurm starts].
+    /// Number of tasks that run at a time [default: as many as Slurm starts].
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
     parallel: Option<u32>,
     /// Generic resources of a task, or `none` [default: gpu:1 if kernels run, else none].
     #[arg(long, value_name = "GRES")]
     gres: Option<String>,
-    /// Cores, and so threads, of a task.
+    /// Number of cores of a task, which is also its number of threads.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     cpus: u16,
     /// Time limit of a job, as sbatch reads it, e.g. 01:00:00.
@@ -112,7 +112,7 @@ pub fn run(args: &SubmitArgs) -> Result<Exit> {
     submit(args, &[array_file, merge_file], &run)
 }
 
-/// Refuses options of `ulplab sweep` that have no meaning for a job array.
+/// Rejects options of `ulplab sweep` that cannot apply to a job array, such as `--partition`.
 fn refuse(sweep: &SweepArgs) -> Result<()> {
     let given = [
         ("--partition", sweep.partition.is_some()),
@@ -136,7 +136,7 @@ fn refuse(sweep: &SweepArgs) -> Result<()> {
     )))
 }
 
-/// Submits the array and the job that judges it.
+/// Submits two jobs: the array, and the job that merges and judges the results of the array.
 fn submit(args: &SubmitArgs, [array, merge]: &[PathBuf; 2], run: &Path) -> Result<Exit> {
     let (mut child, id) = sbatch(&[], array)?;
     ended(&mut child, array)?;
@@ -172,7 +172,7 @@ fn sbatch(options: &[&str], script: &Path) -> Result<(Child, String)> {
     let said = child.stdout.take().map(BufReader::new);
     let read = said.map_or(Ok(0), |mut said| said.read_line(&mut line));
     read.map_err(|why| Error::Setup(format!("sbatch: {why}")))?;
-    // With several clusters, the output is `17;cluster`.
+    // `sbatch` prints the id of the job, such as `17`. With several clusters, it prints `17;cluster`.
     let id = line.trim().split(';').next().unwrap_or_default().to_string();
     if id.is_empty() || !id.bytes().all(|digit| digit.is_ascii_digit()) {
         ended(&mut child, script)?;

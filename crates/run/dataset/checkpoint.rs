@@ -9,7 +9,7 @@ use super::{Tensors, Tokenizer, quantized};
 use ulplab_core::error::refuse;
 use ulplab_core::{Error, Result, input};
 
-/// A checkpoint with the tensor names of `transformers`: `config.json`, and safetensors in one file or several.
+/// A checkpoint folder with the tensor names of `transformers`: `config.json`, and safetensors in one file or several.
 pub struct Checkpoint {
     folder: PathBuf,
     pub config: Box<dyn Config>,
@@ -21,8 +21,8 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Reads the configuration and the headers of all files. Checks that every tensor that the model needs is there, and that no
-    /// other tensor would change its result.
+    /// Reads the configuration and the headers of all files. Checks that no tensor of the model is missing, and that no unread
+    /// tensor would change the model's result.
     pub fn open(folder: &Path) -> Result<Self> {
         Self::open_without(folder, &[])
     }
@@ -69,15 +69,15 @@ impl Checkpoint {
         self.load_by(&mut Plain)
     }
 
-    /// Reads the weights. Passes each weight that is a site (that a recipe may name) to `numerics`, which may round the weight.
+    /// Reads the weights. `numerics` may round each weight that is a site, i.e. a tensor that recipes can name.
     pub fn load_by<T: Scalar>(&mut self, numerics: &mut dyn Numerics<T>) -> Result<Box<dyn Model<T>>> {
         let config = self.config.clone();
         paths::load(&*config, self, numerics)
     }
 }
 
-/// Reads the configuration of a model that takes tokens. Rejects an unsupported type of model before its keys are checked one by
-/// one.
+/// Reads the configuration of a model that takes tokens. Checks the model type first, so that an unsupported type is one error,
+/// not an error about the model's keys.
 fn config(text: &str, inert: &[String]) -> Result<Box<dyn Config>, String> {
     let path = paths::find_in(&paths::readers(), text).map_err(|why| {
         format!("{why}; `ulplab quantize`, `inspect` and `compare` take the files of any checkpoint all the same")
@@ -86,13 +86,13 @@ fn config(text: &str, inert: &[String]) -> Result<Box<dyn Config>, String> {
     path.config_without(text, &inert)
 }
 
-/// Checks the sizes of the configuration against the files before memory is allocated: there is a tensor for every layer, and no
-/// size is above the number of stored values.
+/// Checks, before memory is allocated, that the files can contain a model of the configured size: at most as many layers as
+/// stored tensors, and no size above twice the number of stored elements.
 fn fits(config: &dyn Config, (tensors, numbers): (usize, usize)) -> Result<(), String> {
     let layers = config.layers();
     let why = format_args!("num_hidden_layers is {layers}, but the files have only {tensors} tensors");
     refuse(layers > tensors, why)?;
-    // A byte may hold two values.
+    // A stored element may hold two 4-bit values: a size may be up to twice the number of stored elements.
     let mut sizes = config.sizes().into_iter();
     match sizes.find(|(_, size)| *size > numbers.saturating_mul(2)) {
         Some((key, size)) => Err(format!("{key} is {size}, but the files have only {numbers} numbers")),

@@ -66,8 +66,8 @@ pub struct Manifest {
     pub datasets: BTreeMap<String, Dataset>,
 }
 
-/// Returns the folder of the data sets: `flag` if given, else `variable`, else the first folder `datasets/` in `places` with a
-/// manifest.
+/// Returns the folder of the data sets: `flag` if given, else `variable`. If neither is given, searches `places` in order for a
+/// subfolder `datasets` with a manifest.
 pub fn find_root_from(flag: Option<&Path>, variable: Option<&Path>, places: &[PathBuf]) -> Result<PathBuf> {
     for (folder, who) in [(flag, "--datasets"), (variable, VARIABLE)] {
         if let Some(folder) = folder {
@@ -89,7 +89,8 @@ pub fn find_root_from(flag: Option<&Path>, variable: Option<&Path>, places: &[Pa
 }
 
 impl Manifest {
-    /// Reads the manifest in the folder of `--datasets`, else in `$ULPLAB_DATASETS`, else in one of [`shipped::places`].
+    /// Reads the manifest in the folder that `--datasets` names (`flag`), else in `$ULPLAB_DATASETS`, else in the subfolder
+    /// `datasets` of one of [`shipped::places`].
     pub fn open(flag: Option<&Path>) -> Result<Self> {
         let variable = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
         let root = find_root_from(flag, variable.as_ref().map(Path::new), &shipped::places());
@@ -174,8 +175,8 @@ impl Manifest {
         Ok(bytes)
     }
 
-    /// Checks the size and checksum of every file of a data set. Returns the path and blake3 of each file, as the manifest of a
-    /// run stores them. Files that the manifest does not list are only hashed.
+    /// Checks the size and checksum of every file of a data set. Returns the path and blake3 of each file, for the manifest of a
+    /// run. Files that this manifest of data sets does not list are only hashed.
     pub fn verify(&self, name: &str) -> Result<Vec<(String, String)>> {
         if let Some(path) = self.unlisted(name, Kind::Text) {
             return Ok(vec![hash_file(path)?]);
@@ -215,7 +216,8 @@ impl Manifest {
         Ok((expected.path.clone(), expected.blake3.clone()))
     }
 
-    /// Returns `name` as a path if that path is a data set of this kind, and the manifest does not list the name.
+    /// Returns the path `name` of a data set outside the manifest. Returns `None` if the manifest has a data set of this name, or
+    /// if the path has no data set of this kind.
     fn unlisted<'a>(&self, name: &'a str, kind: Kind) -> Option<&'a Path> {
         let path = Path::new(name);
         let there = match kind {

@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 /// Quantization methods whose files can be read directly, if their weights are FP8 or MXFP4.
 const READ: &[&str] = &["fp8", "fbgemm_fp8", "mxfp4", "compressed-tensors", "modelopt"];
 
-/// Returns the shape `[rows, columns]` of the blocks of a weight that share one scale; `None` if the configuration does not state
-/// this shape.
+/// Returns the block shape `[rows, columns]` of a weight (the elements of a block share one scale); `None` if the configuration
+/// does not state it.
 ///
 /// # Errors
 /// Returns an error with a workaround if the files of the quantization method cannot be read.

@@ -27,7 +27,7 @@ impl Tensors {
         })
     }
 
-    /// Sets the shape `[rows, columns]` of the blocks of a weight that share one scale, if known.
+    /// Sets the block shape `[rows, columns]` of the weights (the elements of a block share one scale), if it is known.
     #[must_use]
     pub fn in_blocks(mut self, block: Option<[usize; 2]>) -> Self {
         self.read = self.read.in_blocks(block);
@@ -43,8 +43,8 @@ impl Tensors {
     }
 
     /// Checks that all tensors of a model are there, with the right shape, a type that ulplab reads, and scales of the right
-    /// shape. One error reports all problems. For a wrong shape, it names the keys of the configuration (`sizes`) that determine
-    /// the expected shape. Returns the tensors that the model does not use.
+    /// shape. One error reports all problems. For a wrong shape, the error names the keys of the configuration (`sizes`) that
+    /// determine the expected shape. Returns the tensors that the model does not use.
     pub fn check(&self, needed: &[TensorSpec], sizes: &[(&'static str, usize)]) -> Result<Vec<String>> {
         let unused = self.read.unused(needed);
         let mut problems = Problems::default();
@@ -61,7 +61,8 @@ impl Tensors {
         Ok(unused.into_iter().map(str::to_string).collect())
     }
 
-    /// Returns notes about tensors that a model with these layers and tensors does not use.
+    /// Returns notes about `unused`, the stored tensors that the model does not read. `needed` are the model's tensors, and
+    /// `layers` is the number of its layers.
     ///
     /// # Errors
     /// Returns an error if some of the unused tensors would change the model's result.
@@ -99,7 +100,8 @@ impl Tensors {
     }
 }
 
-/// Names the keys of the configuration that gave the expected shape of a tensor with another shape.
+/// Returns the end of the message about a tensor of the wrong shape: the keys of the configuration that determine the expected
+/// sizes. Returns an empty text for other errors.
 fn keys(sizes: &[(&'static str, usize)], error: &ReadError) -> String {
     let ReadError::Tensor {
         problem: Problem::Shape { found, expected },

@@ -38,8 +38,8 @@ pub fn explain_beside(error: &toml::de::Error, others: &[&str]) -> String {
     message + &near
 }
 
-/// Returns the nearest valid name to an unknown name, as the end of a message such as serde's "unknown field `a`, expected one of
-/// `b`, `c`".
+/// Returns `; did you mean 'b'?` with the valid name nearest to the unknown one, for serde's messages such as "unknown field `a`,
+/// expected one of `b`, `c`". `others` are further valid names. Returns an empty text for other messages.
 pub fn suggestion(message: &str, others: &[&str]) -> String {
     let mut quoted = message.split('`').skip(1).step_by(2);
     match quoted.next() {

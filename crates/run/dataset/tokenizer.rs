@@ -23,24 +23,24 @@ pub enum Tokenizer {
 pub struct Tokens {
     /// Token ids, beginning with the special tokens that the tokenizer puts before a text, if any.
     pub ids: Vec<u32>,
-    /// Number of bytes of text after the first token; `None` if a token is a byte.
+    /// Number of text bytes that all tokens except the first encode (for the loss per byte); `None` if each token is a byte.
     pub bytes: Option<usize>,
 }
 
 /// Name of the tokenizer's file in a checkpoint.
 pub(super) const FILE: &str = "tokenizer.json";
-/// Size of a vocabulary whose ids are bytes.
+/// Vocabulary size of a model that reads bytes as tokens.
 const BYTES: usize = 256;
-/// Number of extra tokens that [`Tokenizer::places`] keeps in reserve: a window may begin within a word, and then has other
-/// tokens there.
+/// Number of spare tokens that [`Tokenizer::places`] requires after the last window of a text. A window that begins within a word
+/// splits this word into other tokens, so the rest of the text may have fewer tokens than expected.
 const SLACK: usize = 16;
 
 impl Tokenizer {
-    /// Opens the tokenizer of a checkpoint whose ids are below `vocabulary`.
+    /// Opens the tokenizer of a checkpoint. `vocabulary` is the size of the model's vocabulary.
     ///
     /// # Errors
-    /// Returns an error if `tokenizer.json` is missing and ids are not bytes, if it cannot be read, or if it has an id that the
-    /// model does not have.
+    /// Returns an error if `tokenizer.json` is missing and the vocabulary does not have 256 ids (bytes), if the file cannot be
+    /// read, or if it has an id outside the vocabulary.
     pub fn open(folder: &Path, vocabulary: usize) -> Result<Self> {
         let path = folder.join(FILE);
         if !path.is_file() {
@@ -75,7 +75,7 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the word for a token in messages.
+    /// Returns the word for a token in messages: `byte` or `token`.
     pub fn unit(&self) -> &'static str {
         match self {
             Self::Bytes => "byte",
@@ -83,8 +83,8 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the token ids of a text that a model is to continue. Includes the special tokens before the text, but not the
-    /// special tokens after the text.
+    /// Returns the token ids of a prompt. Includes the special tokens that the tokenizer puts before a text, but not those after
+    /// a text.
     ///
     /// # Errors
     /// Returns an error if the tokenizer rejects the text.
@@ -95,8 +95,8 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the text that `ids` add to the text of the ids `before`. Bytes that do not yet form a character are shown as
-    /// U+FFFD.
+    /// Decodes `ids` as the continuation of the ids `before`, and returns only the text of `ids`. Bytes that do not yet form a
+    /// character are shown as U+FFFD.
     ///
     /// # Errors
     /// Returns an error if the tokenizer rejects the ids.
@@ -146,8 +146,8 @@ impl Tokenizer {
         let encoded = loop {
             let end = offset.saturating_add(len).min(size);
             let encoded = Encoded::new(path, trained, &Piece::read(datasets, name, offset, end)?.text)?;
-            // The end of a piece may cut a word, which changes the last tokens. Encode twice as many tokens as needed: the first
-            // half is not affected.
+            // The end of a piece of text may cut a word, which changes the last tokens. Encode twice as many tokens as needed:
+            // the cut does not affect the first half.
             if encoded.ids.len() >= 2 * tokens || end >= size {
                 break encoded;
             }
@@ -176,7 +176,8 @@ impl Tokenizer {
             let encoded = Encoded::new(path, trained, &piece.text)?;
             match encoded.ids.len().checked_sub(tokens + SLACK) {
                 Some(first) => return Ok((start + piece.skipped + encoded.offsets[first].0 + 1) as u64),
-                // The text may have too few tokens even from byte 0 on. Reading the window then returns an error.
+                // Even the whole text has too few tokens. Return 1 (only offset 0): the caller gets the error when it reads that
+                // window.
                 None if start == 0 => return Ok(1),
                 None => len *= 2,
             }

@@ -29,8 +29,8 @@ const OTHER: &str = "parts outside of the language model";
 const ZERO: &str = "biases of zeros";
 const HEAD: &str = "a head that equals the embedding, to which config.json ties it";
 
-/// Classifies `unused`, the tensors that a model with the given layers and tensors does not use. Returns notes, one for each
-/// reason why tensors do not matter, and problems, one for each tensor that matters.
+/// Classifies `unused`, the stored tensors that a model with the tensors `needed` does not read. Returns notes on tensors that
+/// can be ignored, one for each reason, and error messages, one for each tensor that would change the model's result.
 pub fn sort(read: &Safetensors, needed: &[TensorSpec], layers: usize, unused: &[String]) -> (Vec<String>, Vec<String>) {
     let model = Model::new(needed, layers);
     let mut notes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -68,7 +68,8 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Returns the reason why a tensor does not change the result, or an error with the problem.
+    /// Checks a tensor of the checkpoint that the model does not read. Returns the reason why the tensor cannot change the result,
+    /// or an error if it would.
     fn place(&self, read: &Safetensors, name: &str) -> Result<&'static str, String> {
         let asked = Safetensors::asked(name);
         let shape = read.shape(name).unwrap_or_default();
@@ -119,7 +120,8 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Compares an output head with the embedding of a model that ties them. Returns the reason if they are equal, or an error.
+    /// Compares the output head `name` with the embedding, whose weights the model uses as its output head. Returns the reason to
+    /// ignore the head if both are equal, else an error.
     fn head(&self, read: &Safetensors, name: &str) -> Result<&'static str, String> {
         let Some(embedding) = self.embedding else {
             let message = format!("tensor '{name}' is not read, and the model has no embedding to compare it with");

@@ -16,7 +16,7 @@ use crate::shipped;
 use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::input;
 
-/// A file with only [[gate]].
+/// A file that contains only `[[gate]]` tables.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Rules {
@@ -63,8 +63,8 @@ impl ExperimentFile {
         self.part(|key| Head::KEYS.contains(&key))
     }
 
-    /// Reads the keys outside the head as type `B`, the body of a kind of experiment. An unknown key or invalid value is an error
-    /// with its line.
+    /// Reads all keys outside the head as type `B`, which has the keys of one kind of experiment. The error for an unknown key or
+    /// an invalid value gives the line.
     pub fn body<B: DeserializeOwned + JsonSchema>(&self) -> Result<B> {
         self.part(|key| !Head::KEYS.contains(&key))
     }
@@ -82,7 +82,8 @@ impl ExperimentFile {
         let root = DeTable::parse(&self.text).ok().map(Spanned::into_inner);
         let gap = root.and_then(|root| missing::gap(&schemars::schema_for!(T).to_value(), &root));
         let mut read = match (T::deserialize(alone), gap) {
-            // `B` has a default for each of several keys, but at least one of these keys must be given.
+            // The schema may require one of several alternative keys. Deserialization succeeds without any of them, because each
+            // has a default: report the missing keys here.
             (Ok(_), Some(gap)) if gap.lacks() => return Err(self.at_byte(self.place(&gap.path), &gap.message())),
             (read, gap) => read.map_err(|error| self.refused(&error, gap))?,
         };
@@ -107,8 +108,8 @@ impl ExperimentFile {
         Ok(table)
     }
 
-    /// Makes the error for a value that cannot be read. It gives the line, the recipe or table, and all missing keys of the
-    /// table.
+    /// Converts a deserialization error into an error about the file. The message has the line, the recipe or table of the wrong
+    /// value, and all missing keys of this table.
     fn refused(&self, error: &toml::de::Error, gap: Option<Gap>) -> Error {
         let words = error.message();
         if let Some(Step::Key(key)) = gap.as_ref().filter(|gap| gap.alone).and_then(|gap| gap.path.last()) {
@@ -145,7 +146,8 @@ impl ExperimentFile {
         at_byte(&self.path, &self.text, byte, message)
     }
 
-    /// Makes the error for a mistake, with the line of the wrong value; for a missing key, with the line of its table, if any.
+    /// Returns the error for a mistake. The error names the line of the wrong value or, if a key is missing, the line of the
+    /// table that lacks the key. For a root key that `--set` changes, the error names the override instead.
     pub fn error(&self, mistake: &Mistake) -> Error {
         let given = |item: &String| Some(root_of(item)) == mistake.root();
         if let Some(root) = mistake.root().filter(|_| self.overrides.iter().any(given)) {
@@ -154,13 +156,14 @@ impl ExperimentFile {
         self.at_byte(self.place(&mistake.path), &mistake.message)
     }
 
-    /// Returns the byte offset of the value at a path, or of the deepest step of the path that the file has.
+    /// Returns the byte offset of the value at a path. If the file lacks this value, returns the offset of the innermost step of
+    /// the path that the file has.
     fn place(&self, path: &[Step]) -> Option<usize> {
         let root = DeTable::parse(&self.text).ok()?.into_inner();
         let (first, rest) = path.split_first()?;
         let Step::Key(first) = first else { return None };
         let (key, mut value) = root.iter().find(|(key, _)| key.get_ref() == first)?;
-        // If the path ends at a root key, return the place of the key.
+        // If the path ends at a root key, return the byte offset of the key.
         let mut place = key.span().start;
         for step in rest {
             let next = match (step, value.get_ref()) {
@@ -177,8 +180,8 @@ impl ExperimentFile {
         Some(place)
     }
 
-    /// Converts an error in data that the experiment names into an error of the experiment file, at `at`, the key that names the
-    /// data.
+    /// Converts an error in a data file that the experiment names into an error of the experiment file. `at` is the key that
+    /// names the data file.
     pub fn of_data(&self, at: Mistake, error: Error) -> Error {
         match error {
             Error::Config { file, message } => self.error(&Mistake {
@@ -225,7 +228,8 @@ fn key_of(table: &DeTable, byte: usize) -> Option<String> {
     })
 }
 
-/// Returns `recipe 'nvfp4': ` if a byte offset of the text is in a named element of an array.
+/// Returns the name of the array element that contains a byte offset, as the start of a message such as `recipe 'nvfp4': `.
+/// Returns `None` if the element has no name.
 fn within(root: &DeTable, byte: usize) -> Option<String> {
     let elements = root.iter().flat_map(|(key, value)| {
         let elements = value.get_ref().as_array().into_iter().flatten();

@@ -1,5 +1,5 @@
-//! Finds all missing and all unknown keys of a table of an experiment file at once, by the JSON Schema of the Rust type that is
-//! read.
+//! Finds all missing and all unknown keys of a table of an experiment file at once, by comparison with the JSON Schema of the
+//! Rust type.
 
 use serde_json::Value;
 use toml::de::{DeTable, DeValue};
@@ -11,7 +11,7 @@ use ulplab_core::text::shown;
 /// Largest length, in characters, of a key's description that an error message quotes.
 const LONGEST: usize = 90;
 
-/// A table that lacks keys or has several unknown keys; or a single table where an array of tables is expected.
+/// A mistake in the keys of a table: missing keys, several unknown keys, or `[key]` in place of the array of tables `[[key]]`.
 pub(super) struct Gap {
     pub path: Vec<Step>,
     /// Unknown keys, each with a suggestion of the known key that was meant.
@@ -56,8 +56,8 @@ impl Gap {
     }
 }
 
-/// Returns the first table of the file that lacks keys of its schema, has several unknown keys, or stands where an array is
-/// expected.
+/// Finds the first table of the file that lacks required keys, has several unknown keys, or is in the position of an array of
+/// tables.
 pub(super) fn gap(schema: &Value, root: &DeTable) -> Option<Gap> {
     table(schema, schema, root, &mut Vec::new())
 }
@@ -68,7 +68,8 @@ fn table(all: &Value, schema: &Value, found: &DeTable, path: &mut Vec<Step>) -> 
     let lacks = |name: &&str| !found.iter().any(|(key, _)| key.get_ref() == name);
     let required = list(schema, "required").filter_map(Value::as_str);
     let mut missing: Vec<&str> = required.filter(lacks).collect();
-    // If one of several alternative keys is needed, name the first; its description names the others.
+    // An `anyOf` of a schema requires one of several alternative keys. If all of them are missing, report only the first: its
+    // description names the others.
     let either: Vec<&str> = list(schema, "anyOf").filter_map(only).collect();
     missing.extend(either.first().filter(|_| either.iter().all(lacks)));
     let known = || keys.keys().map(String::as_str);
@@ -103,7 +104,7 @@ fn list<'a>(schema: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> + u
     schema.get(key).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// Returns the key that an alternative of a schema requires; `None` unless the alternative requires exactly one key.
+/// Returns the key that an alternative (an element of a schema's `anyOf`) requires; `None` unless it requires exactly one key.
 fn only(alternative: &Value) -> Option<&str> {
     match alternative.get("required")?.as_array()?.as_slice() {
         [key] => key.as_str(),
@@ -131,7 +132,8 @@ fn within(all: &Value, schema: &Value, found: &DeValue, path: &mut Vec<Step>) ->
     }
 }
 
-/// Follows a `$ref` of a schema to its target, also for an optional value.
+/// Follows the `$ref` of a schema. The schema of an optional value is an `anyOf` of another schema and null: continues with the
+/// other schema. Returns any other schema unchanged.
 fn resolved<'a>(all: &'a Value, schema: &'a Value) -> &'a Value {
     let target = |schema: &'a Value| {
         let name = schema.get("$ref")?.as_str()?.strip_prefix("#/$defs/")?;

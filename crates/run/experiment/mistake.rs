@@ -1,4 +1,4 @@
-//! Mistakes in an experiment file, each with its place in the file.
+//! Mistakes in an experiment file, each with the path of the wrong value.
 
 use std::fmt;
 
@@ -21,7 +21,8 @@ pub struct Mistake {
 }
 
 impl Mistake {
-    /// Creates a mistake at the value that is being checked.
+    /// Creates a mistake with an empty path. Callers prepend steps to the path by [`in_key`](Self::in_key) and
+    /// [`within`](Self::within).
     pub fn new(message: impl Into<String>) -> Self {
         Self {
             path: Vec::new(),
@@ -29,7 +30,7 @@ impl Mistake {
         }
     }
 
-    /// Creates a mistake at a key of the value that is being checked.
+    /// Creates a mistake at a key of the table that is being checked.
     pub fn at(key: &str, message: impl Into<String>) -> Self {
         Self::new(message).in_key(key)
     }
@@ -78,7 +79,7 @@ impl Mistake {
         self.of(format!("recipe '{name}'")).within("recipe", index)
     }
 
-    /// Returns the mistake as a usage error, without its place in a file.
+    /// Returns the mistake as a usage error that gives only the message, without file and line.
     pub fn usage(self) -> Error {
         Error::Usage(self.message)
     }

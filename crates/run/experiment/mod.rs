@@ -1,4 +1,4 @@
-//! An experiment as data: the common keys, and the keys of its study (see `studies`).
+//! Rust types of an experiment file: the keys that all experiments have, and the keys of the experiment's study (see `studies`).
 
 pub mod file;
 mod missing;
@@ -28,7 +28,7 @@ pub struct Experiment {
     pub body: Map<String, Value>,
 }
 
-/// Writes keys in the order of a file: short values first, gates last.
+/// Serializes the keys in the order in which people write experiment files: short values first, gates last.
 impl Serialize for Experiment {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut file = json::keys(&self.head);
@@ -41,17 +41,17 @@ impl Serialize for Experiment {
 /// The keys of every kind of experiment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Head {
-    /// Also the name of the run's folder.
+    /// Name of the experiment, and of the folder of its runs.
     pub name: String,
     /// The question, in a sentence; the report's title.
     pub question: String,
-    /// The kind of question: a name of `studies::STUDIES`.
+    /// Name of the study (the kind of experiment): an entry of `studies::STUDIES`, such as `model` or `kernels`.
     #[serde(default = "model")]
     pub kind: String,
     #[serde(default)]
     pub seed: u64,
-    /// Keys of the model's `config.json` that change nothing, and that ulplab does not know: whole names, those within an object with its
-    /// name and a dot before them, such as `text_config.foo`. A key that ulplab reads is an error.
+    /// Keys of the model's `config.json` that ulplab does not know, and that do not change the model's result. Write a key within
+    /// an object with the object's name and a dot before it, such as `text_config.foo`. A key that ulplab reads is an error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inert: Vec<String>,
     #[serde(default, rename = "gate")]
@@ -92,27 +92,28 @@ impl std::ops::Deref for Experiment {
 pub struct Rule {
     /// Name of a metric.
     pub metric: String,
-    /// Site pattern, layers included, e.g. `layers.*.output` or `logits`.
+    /// Pattern of tensor names (sites), with the layer, e.g. `layers.*.output` or `logits`.
     pub at: String,
     pub phase: Phase,
-    /// Over the windows; over layers the worst counts.
+    /// Statistic of the metric over the windows. If `at` matches several layers, the worst layer is compared with the bound.
     pub statistic: Statistic,
-    /// `>= 0.999` or `<= 1e-3`; with `flake` it is left out.
+    /// Bound on the statistic: `>= 0.999` or `<= 1e-3`. Omit this key if the gate has `flake`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub require: String,
-    /// In place of `require`: a bound that a right candidate breaks at most at this rate, from `calibration`.
+    /// Highest rate of false alarms, in place of `require`. The bound is computed from `calibration` so that a correct candidate
+    /// violates it at most at this rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flake: Option<f64>,
-    /// The file that `ulplab gate --calibrate` wrote, next to the file with the gate.
+    /// File that `ulplab gate --calibrate` wrote; the path is relative to the folder of the file with the gate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<PathBuf>,
-    /// Patterns of the recipes it binds.
+    /// Patterns of the names of the recipes to which the gate applies.
     pub recipes: Vec<String>,
-    /// The rule is a control: it requires that a recipe that is known to be bad measures as bad, so that the measurement can
-    /// fail. A recipe that passes it does not count as passing.
+    /// True for a control: a gate on a recipe that is known to be bad, with a bound that only bad results meet. It shows that the
+    /// measurement can detect a bad recipe. A control that holds does not count as a pass.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub control: bool,
-    /// Why this bound.
+    /// Reason for this bound, in a sentence.
     pub why: String,
 }
 
@@ -122,13 +123,13 @@ impl Rule {
         self.recipes.iter().any(|pattern| matches(pattern, recipe))
     }
 
-    /// True if the rule judges this metric at this layer and site.
+    /// True if the rule's bound applies to this metric at this layer and site.
     pub fn looks_at(&self, metric: &str, layer: Option<u32>, site: &str) -> bool {
         self.metric == metric && matches(&self.at, &place(layer, site))
     }
 
-    /// Returns the rule in a form that is valid in an experiment file: if `require` has a bound, even one from a calibration,
-    /// removes `flake` and `calibration`.
+    /// Returns the rule as an experiment file states it: with either a bound or a false-alarm rate. If `require` has a bound
+    /// (stated or calibrated), removes `flake` and `calibration`.
     pub fn stated(self) -> Self {
         match self.require.is_empty() {
             true => self,
@@ -141,7 +142,7 @@ impl Rule {
     }
 }
 
-/// Statistic that makes one value of the windows' values.
+/// Statistic that reduces the values of all windows to one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Statistic {
@@ -150,18 +151,20 @@ pub enum Statistic {
     Max,
     /// Lower end of the 95 % bootstrap interval of the mean over windows.
     CiLow,
-    /// Upper end of it.
+    /// Upper end of the 95 % bootstrap interval of the mean over windows.
     CiHigh,
     /// Lower limit of the mean over windows, one-sided with a confidence of 95 %, by the studentised bootstrap; from 6 windows on.
     LimitLow,
-    /// Upper limit of it: below a margin, it shows that the candidate is not inferior by more than that.
+    /// Upper limit of the mean over windows, by the method of `limit_low`. If it is below a margin, the candidate is shown to be
+    /// worse by less than the margin.
     LimitHigh,
-    /// The mean over windows that are drawn one after the other, looked at after each: evidence decides for or against `require`, each
-    /// wrongly with a probability of at most 5 %.
+    /// The mean over randomly drawn windows, tested after each window. The evidence so far decides for or against `require`; the
+    /// probability of each wrong decision is at most 5 %.
     Sequential,
 }
 
-/// Numbers that recipes are tried on, under the name that their records have as site; `T` says how they come about.
+/// Input numbers on which recipes are tested. `name` is the site in the records of these tests, and `from` describes the origin
+/// of the numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Source<T> {

@@ -18,12 +18,13 @@ use ulplab_core::random::stream;
 pub struct Window {
     /// Name of a text in `datasets/manifest.toml`, or the path of a text file.
     pub text: String,
-    /// First byte; a tokenizer begins with the first whole character there.
+    /// Byte offset of the window's start in the text. With a tokenizer, the window begins at the next whole character.
     #[serde(default, skip_serializing_if = "is_default")]
     pub offset: usize,
-    /// In place of `offset`: this draw of the first byte, with the experiment's seed; each draw is as likely to begin at any byte.
+    /// In place of `offset`: number of a random sample. The experiment's seed and this number determine the window's first byte;
+    /// each first byte is equally likely.
     pub draw: Option<usize>,
-    /// So many windows, the draws 1, 2, … of the text.
+    /// Number of windows at random first bytes. Same as a list of windows with `draw` = 1, 2, … up to this number.
     pub draws: Option<usize>,
 }
 
@@ -50,12 +51,13 @@ pub fn written_out<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::R
     Ok(all)
 }
 
-/// Largest number of draws of one text, or of the inputs of a case, in an experiment. A larger number is taken for a mistake.
+/// Largest number of random samples (draws) of a text, or of the inputs of a case. A larger number in an experiment is rejected
+/// as a mistake.
 pub const MOST_DRAWS: usize = 1 << 16;
 
 impl Window {
-    /// Returns `alice@4096` for an offset, or `alice~3` for the third draw. A path is shortened to its file name without the
-    /// extension; every character other than letters, digits, `_` and `-` becomes `_`.
+    /// Returns the window's name: `alice@4096` for an offset, or `alice~3` for the third random sample (`draw`). A path is
+    /// shortened to its file name without the extension; every character other than letters, digits, `_` and `-` becomes `_`.
     pub fn name(&self) -> String {
         let stem = Path::new(&self.text).file_stem().unwrap_or_default().to_string_lossy();
         let other = |c: char| !c.is_ascii_alphanumeric() && !"_-".contains(c);

@@ -38,7 +38,8 @@ pub struct Calibration {
     pub definitions: Definitions,
     pub seed: u64,
     pub tokens: usize,
-    /// Number of windows from which one draw of a statistic is computed. `texts` names the texts of these windows.
+    /// Number of windows in one draw: each value of a statistic is computed from this number of random windows. `texts` names the
+    /// texts of these windows.
     pub windows: usize,
     pub texts: Vec<String>,
     /// Number of windows in a draw that are random inputs instead of text; `drawn` describes the random inputs.
@@ -73,18 +74,19 @@ pub struct CalibratedRecipe {
     pub recipe: String,
     /// [`definition`] of the recipe.
     pub definition: Value,
-    /// The gate's statistic on each draw of a correct candidate.
+    /// Values of the gate's statistic for a correct candidate, one for each draw (random sample).
     pub null: Vec<f64>,
-    /// Reason why `null` has no values.
+    /// Reason why `null`, the values of a correct candidate, is empty; `None` if it has values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
     pub effects: Vec<Effect>,
-    /// Reason why `effects` is empty; `None` also if the recipe rounds nothing.
+    /// Reason why `effects` (the planted errors) is empty. `None` if there are effects, or if the recipe rounds nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub powerless: Option<String>,
 }
 
-/// The gate's statistic on each draw of a planted error: Gaussian noise with the energy of the recipe's error, times `gain`.
+/// A planted error, and the gate's statistic on each draw. The error is Gaussian noise with the energy of the recipe's rounding
+/// error, scaled by `gain`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Effect {
@@ -127,14 +129,16 @@ impl Calibration {
         self.gates.iter().find_map(of_gate)
     }
 
-    /// Returns this program's definitions of the metrics and formats that the gates rely on.
+    /// Returns digests of this program's definitions of the metrics that the gates use and of the formats that their recipes
+    /// name.
     pub fn defined<'a>(gates: impl Iterator<Item = &'a CalibratedGate> + Clone) -> Definitions {
         let recipes = gates.clone().flat_map(|gate| &gate.recipes);
         let metrics = gates.map(|gate| &*gate.metric);
         Definitions::new(metrics, recipes.map(|recipe| &recipe.definition))
     }
 
-    /// Returns the bound of a gate with `flake` in an experiment: the loosest bound among the recipes to which the gate applies.
+    /// Returns the bound of a gate that states a false-alarm rate (`flake`): the loosest of the bounds computed for each recipe
+    /// to which the gate applies.
     ///
     /// # Errors
     /// Returns an error if a recipe was not calibrated, if anything has changed since the calibration, or if the values support
@@ -194,8 +198,8 @@ impl Calibration {
 }
 
 impl Effect {
-    /// Returns the factor, at least 1, between the noise and the recipe's own error. The noise is smaller than the error if the
-    /// gate bounds how good a recipe may be.
+    /// Returns the ratio of the larger to the smaller of two sizes: the noise and the recipe's own error. The noise is smaller
+    /// (`gain` below 1) for a gate that limits how good a recipe may be.
     pub fn factor(&self) -> f64 {
         self.gain.max(1.0 / self.gain)
     }
@@ -215,7 +219,7 @@ impl CalibratedGate {
         }
     }
 
-    /// Returns the gate's statistic, metric, site and phase, in words.
+    /// Returns a phrase with the gate's statistic, metric, site and phase.
     pub fn title(&self) -> String {
         let (statistic, phase) = (self.statistic.name(), self.phase);
         format!("{statistic} of `{}` at `{}`, {phase}", self.metric, self.at)
@@ -226,7 +230,8 @@ impl CalibratedGate {
 pub struct Judged(Option<Bound>);
 
 impl Judged {
-    /// Determines the bound of a gate for a recipe. The bound is unknown if the draws of the calibration support none.
+    /// Determines the bound of a gate for a recipe. The bound is unknown if the draws of the calibration do not suffice to
+    /// compute it.
     ///
     /// # Errors
     /// Returns an error if the metric does not exist.
@@ -273,9 +278,9 @@ impl CalibratedRecipe {
     }
 }
 
-/// Returns the scale on which the tail of a metric is extrapolated; a function, equal to its inverse, that maps a value to a
-/// number which grows as the value gets worse; and the smallest possible value of the metric, if an extrapolated bound may fall
-/// below it.
+/// Returns three properties of a metric. The first is the scale on which the tail is extrapolated. The second is a function that
+/// maps worse values to larger numbers; this function is its own inverse. The third is the smallest value of the metric, for
+/// metrics whose extrapolated bound may be below this value.
 fn distance(metric: &Metric) -> (Scale, fn(f64) -> f64, Option<f64>) {
     match (metric.show, metric.better) {
         (Show::NearOne, Better::Higher) => (Scale::Log, |value| 1.0 - value, Some(-1.0)),
@@ -288,7 +293,8 @@ fn distance(metric: &Metric) -> (Scale, fn(f64) -> f64, Option<f64>) {
     }
 }
 
-/// Rounds up to four significant digits: the bound is readable, and never tighter than the value.
+/// Rounds a bound upwards to four significant digits, so that it is readable but not tighter than before. Larger values are
+/// worse.
 fn outward(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
@@ -298,8 +304,8 @@ fn outward(value: f64) -> f64 {
     near.parse().unwrap_or(value).max(value)
 }
 
-/// Returns the definitions of a recipe, of its counterpart (`against`), and of the experiment's `source` and `shape`. Recipe
-/// definitions are missing for the reference.
+/// Returns the definitions of a recipe, of the recipe it is compared with (`against`), and of the experiment's `source` and
+/// `shape`. The built-in recipe `reference` has no definition.
 pub fn definition(experiment: &Experiment, recipe: &str) -> Value {
     let known = experiment.recipes();
     let find = |name: &str| known.iter().find(|(other, _)| *other == name).map(|(_, value)| *value);
@@ -338,7 +344,8 @@ pub fn resolve(manifest: &mut Manifest, file: &ExperimentFile) -> Result<()> {
     Ok(())
 }
 
-/// Returns the better direction of a gate: the direction of its bound, or of its metric if the gate states a false-alarm rate.
+/// Returns the direction in which a value is better for a gate: the direction of the gate's bound, or of its metric if the gate
+/// states a false-alarm rate.
 pub fn direction(require: &str, metric: &Metric) -> Better {
     require.parse::<Bound>().map_or(metric.better, |bound| bound.better)
 }

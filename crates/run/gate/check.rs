@@ -16,7 +16,8 @@ pub struct GateContext<'a> {
     pub plan: &'a Plan,
     /// Windows of text that the experiment reads.
     pub windows: &'a [Window],
-    /// Checks that a pattern matches a site. Layer 0 stands for all layers.
+    /// Checks that a pattern matches a site of the model. The caller replaces the layer in the pattern by 0: all layers have the
+    /// same sites.
     pub site: &'a dyn Fn(&str) -> Result<(), String>,
     /// Checks that the metric of a gate is measured at the gate's site.
     pub metric: &'a dyn Fn(&Rule, &Metric) -> Result<(), Mistake>,
@@ -91,7 +92,7 @@ fn check_rule(rule: &Rule, experiment: &GateContext) -> Result<(), Mistake> {
         return Err(Mistake::new(message).of("gate").within("recipes", at));
     }
     if !rule.at.contains("**") {
-        // Layer 0 represents all layers.
+        // All layers have the same sites: check the pattern at layer 0.
         let layered = rule.at.strip_prefix("layers.").and_then(|rest| rest.split_once('.'));
         let at = layered.map_or(rule.at.clone(), |(_, name)| format!("layers.0.{name}"));
         (experiment.site)(&at).map_err(|message| Mistake::at("at", message).of("gate"))?;

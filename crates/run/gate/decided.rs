@@ -49,13 +49,14 @@ impl Run {
     }
 }
 
-/// Returns the records of all cells. For a run with `until_decided`, returns only the windows up to the one after which every
+/// Returns the records of all cells. For a run with `until_decided`, returns only the records up to the window after which every
 /// gate is decided.
 ///
 /// # Errors
 /// Returns an error if cells are missing or damaged.
 pub fn records(folder: &Folder, manifest: &Manifest) -> Result<Vec<Record>> {
-    // The gates may have changed since the run. If a gate is not sequential, it needs the windows after the decision too.
+    // The gates may have changed since the run ended. A gate without a sequential test needs all windows, not only those up to
+    // the decision.
     if manifest.invocation.until_decided && check_sequential(&manifest.experiment.gates).is_ok() {
         let mut decision = UntilDecided::new(folder, manifest);
         for window in 0..manifest.plan.windows.len() {
@@ -97,7 +98,7 @@ impl<'a> UntilDecided<'a> {
         cells.all(|cell| self.folder.has(&cell.id))
     }
 
-    /// Reads the given window. Returns true if every gate is then decided.
+    /// Adds the records of the given window. Returns true if the windows so far decide every gate.
     pub fn after(&mut self, window: usize) -> Result<bool> {
         self.windows = window + 1;
         let gates = &self.manifest.experiment.gates;

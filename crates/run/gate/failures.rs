@@ -12,7 +12,8 @@ use ulplab_core::record::{Failure, Record, Worst, place};
 const CELLS: usize = 5;
 const OF_CELL: usize = 3;
 
-/// Adds to the verdict on a failed rule the measurements that violate the rule, from the records of its recipe.
+/// If the rule failed, stores in its verdict the measurements that violate the rule. `records` are the records of the verdict's
+/// recipe.
 pub fn explain(verdict: &mut Verdict, records: &[&Record]) {
     if let Ok(bound) = Bound::from_str(&verdict.rule.require)
         && verdict.fails()
@@ -30,7 +31,7 @@ pub fn explain(verdict: &mut Verdict, records: &[&Record]) {
     }
 }
 
-/// Returns the beginning of the reason why a cell has no outputs; `None` if the cell ran.
+/// Returns the first clause of the reason why a cell has no outputs; `None` for a failure of a cell that ran.
 fn not_run(failed: &FailedMeasurement) -> Option<String> {
     let message = &failed.failure.message;
     let said = message.lines().next()?.split("; ").next()?;
@@ -79,7 +80,7 @@ fn failed(record: &Record, require: &str, records: &[&Record]) -> FailedMeasurem
     }
 }
 
-/// Describes a metric's violation in a sentence, with the worst element if one was recorded.
+/// Describes in a sentence how a record violates the bound `require`, with the worst element if one was recorded.
 fn of_metric(record: &Record, require: &str, records: &[&Record]) -> Failure {
     let same = |other: &&&Record| {
         other.cell == record.cell

@@ -34,7 +34,7 @@ pub struct Binding<'a> {
     pub planned: usize,
     /// Number of planned cells that were not selected.
     pub left_out: usize,
-    /// The verdict, with its reason, if nothing was measured at the rule's site; `None` if missing measurements are an error.
+    /// Verdict and reason in case nothing was measured at the rule's site; `None` if missing measurements are an error.
     pub unmeasured: Option<(Status, String)>,
 }
 
@@ -84,7 +84,7 @@ fn counts(cells: &[String]) -> HashMap<(&str, &str), usize> {
 }
 
 impl<'a> Binding<'a> {
-    /// Returns the binding for a run with all cells.
+    /// Pairs a rule with a recipe, for a run in which all planned cells were measured.
     pub fn whole(rule: &'a Rule, recipe: &'a str) -> Self {
         Self {
             rule,
@@ -111,7 +111,8 @@ impl<'a> Binding<'a> {
         {
             return Ok(verdict);
         }
-        // A NaN fails even with too few windows: a statistic that is NaN counts as defined.
+        // Separate the summaries whose statistic is undefined (`thin`), for example with too few windows. NaN counts as defined:
+        // it fails with any number of windows.
         let (thin, firm): (Vec<&Summary>, Vec<&Summary>) = here.partition(|s| rule.statistic.undefined(s).is_some());
         let worst = worst(rule.statistic, bound.better, firm.into_iter());
         if let Some(worst) = worst.filter(|worst| !bound.admits(rule.statistic.value(worst))) {
@@ -137,8 +138,8 @@ impl<'a> Binding<'a> {
         }
     }
 
-    /// Returns the verdict of a sequential test, which is valid after every window. `None` if nothing was measured or the mean is
-    /// NaN: the caller then judges as for other statistics.
+    /// Returns the verdict of a sequential test, which is valid after every window. Returns `None` if nothing was measured or the
+    /// mean is NaN; the caller then judges the rule in the same way as rules with other statistics.
     fn decided<'s>(&self, bound: Bound, mut here: impl Iterator<Item = &'s Summary>) -> Option<Verdict> {
         // A sequential rule applies to exactly one site.
         let found = here.next().filter(|s| !s.mean.is_nan())?;
@@ -148,9 +149,11 @@ impl<'a> Binding<'a> {
             // The mean over all windows must also meet the bound: windows after the decision may have moved the mean.
             Decision::Right if self.left_out == 0 && bound.admits(found.mean) => Status::Pass,
             Decision::Wrong => Status::Fail,
-            // An infinite value is not evidence, but it may break the bound.
+            // An infinite value ends the test without a decision, but it may violate the bound.
             Decision::Undecided if !bound.admits(found.mean) && found.mean.is_infinite() => Status::Fail,
-            // The test is valid for all drawn windows only: do not judge a selection of windows.
+            // Either the test is undecided, or a decision for the bound does not count. The decision does not count if windows
+            // were left out (the test is valid only for the whole sequence of draws) or if the mean over all windows violates the
+            // bound.
             Decision::Right | Decision::Undecided => Status::NotJudged,
         };
         let (above, below) = (evidence.against_above, evidence.against_below);
@@ -204,7 +207,8 @@ pub fn judge(bindings: &[Binding], summaries: &[Summary]) -> Result<Vec<Verdict>
     bindings.iter().map(verdict).collect()
 }
 
-/// Finds the window of each verdict's value, and lists the measurements that violate each failed rule.
+/// Completes verdicts from the records: withdraws a pass if too few elements were compared, finds the window of each value, and
+/// lists the measurements that violate each failed rule.
 pub fn explain(verdicts: &mut [Verdict], records: &[Record]) {
     let of = by_recipe(records, |record| &record.recipe);
     for verdict in verdicts {
@@ -231,7 +235,7 @@ fn withhold(verdict: &mut Verdict, records: &[&Record]) {
         record.phase == rule.phase && at && !CHECKS.contains(&&*record.site)
     });
     let elements = here.map(|record| record.n).max().unwrap_or(0);
-    // Non-finite elements are counted in both tensors.
+    // `nonfinite` counts the elements of both tensors, the expected one and the measured one.
     let most = match rule.metric.as_str() {
         name if name == VIOLATIONS.name => elements as f64,
         NONFINITE => 2.0 * elements as f64,
@@ -252,19 +256,20 @@ fn withhold(verdict: &mut Verdict, records: &[&Record]) {
 }
 
 /// Sites of records about faults other than wrong outputs: the kernel did not run, wrote outside its outputs, or gave different
-/// results when it ran again.
+/// results in a second run.
 pub const CHECKS: [&str; 9] = [
     "program", "launch", "inputs", "guards", "rerun", "graph", "batch", "large", "draws",
 ];
 
-/// True if a rule also judges a fault that one of [`CHECKS`] found, although the rule's `at` names another site. Correct outputs
-/// do not excuse a kernel that fails a check. A program that did not run has no outputs: its violation is NaN, and fails every
-/// rule.
+/// True if the rule also judges a record at this site, although the rule's `at` names another site. These are records of
+/// violations that one of the [`CHECKS`] found. A rule on violations then fails even if all outputs are within bounds. If the
+/// program did not run, the value is NaN, and every rule fails.
 fn binds_always(rule: &Rule, site: &str, metric: &str, value: f64) -> bool {
     metric == VIOLATIONS.name && CHECKS.contains(&site) && (rule.metric == metric || value.is_nan())
 }
 
-/// Finds the window of a verdict's value among the records of its recipe.
+/// Sets the window of a verdict whose value is the minimum or maximum over windows: finds the record with this value. `records`
+/// are the records of the verdict's recipe.
 fn locate(verdict: &mut Verdict, records: &[&Record]) {
     let of_one = matches!(verdict.rule.statistic, Statistic::Min | Statistic::Max);
     let here = |record: &&&Record| {
@@ -295,7 +300,8 @@ fn measured(rule: &Rule, worst: &Summary) -> String {
     format!("{statistic} of {metric} at {place} ({phase}){over} is {value}, required {require}{calibrated}")
 }
 
-/// Formats a value so that it can be compared with the bound next to it ([`Bound::beside`]).
+/// Formats a value that is shown next to its bound. Returns `text` (the formatted value), or more digits of the value if `text`
+/// does not show on which side of the bound it is ([`Bound::beside`]).
 pub fn beside(require: &str, text: String, value: f64) -> String {
     match require.parse::<Bound>() {
         Ok(bound) => bound.beside(text, value),
@@ -328,13 +334,13 @@ impl Statistic {
         }
     }
 
-    /// True if the statistic is a confidence limit, which takes several windows.
+    /// True if the statistic is a confidence limit, which needs several windows.
     pub fn is_interval(self) -> bool {
         matches!(self, Self::CiLow | Self::CiHigh | Self::LimitLow | Self::LimitHigh)
     }
 
-    /// Returns the reason if the statistic is not defined: too few windows, or too many equal values. A statistic of values that
-    /// are not finite counts as defined, so that it fails.
+    /// Returns the reason why the statistic is undefined (too few windows, or too many equal values); `None` if it is defined. A
+    /// statistic of values that are not finite counts as defined, so that the gate fails.
     fn undefined(self, summary: &Summary) -> Option<String> {
         let (windows, place, least) = (
             summary.windows,

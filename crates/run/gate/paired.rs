@@ -1,15 +1,16 @@
-//! Paired tests of two models that read the same windows of text. The tests tell whether predictions became worse, and above
-//! which divergence between the models they did.
+//! Paired tests of two models that read the same windows of text. They test whether predictions became worse. The tests of all
+//! recipes together also give the KL divergence up to which no test shows a difference.
 
 use crate::run::summary::{Summary, flips};
 use crate::statistics::{Flips, Limits, holm, same_share};
 use ulplab_core::metrics::{GAINED, KL, LOST, NET_LOST};
 use ulplab_core::record::Phase;
 
-/// A p-value below this level, adjusted for the number of recipes, shows a difference. Two one-sided 95 % limits have the same
-/// level.
+/// Significance level of McNemar's test: a p-value (adjusted for the number of recipes) up to this shows a difference. The test
+/// whether 0 is outside of the one-sided 95 % limits has the same level: 5 % for each of the two limits.
 const LEVEL: f64 = 0.1;
-/// p-value of the test for an even spread of flips over windows below which the flips do not count as independent.
+/// Level of the test that flips are spread evenly over windows. A p-value below this shows that flips cluster in windows, so that
+/// they do not count as independent.
 const CLUSTERED: f64 = 0.01;
 
 /// Paired tests of one recipe against its counterpart, the recipe with which it is compared.
@@ -21,7 +22,7 @@ pub struct Paired<'a> {
     pub windows: u32,
     /// Mean KL divergence over windows.
     pub kl: f64,
-    /// Predictions that changed between right and wrong, over all windows.
+    /// Number of predictions that changed from right to wrong, and from wrong to right, over all windows.
     pub flips: Flips,
     /// p-value of McNemar's exact test of the flips; NaN if they cluster in windows, so that they are not independent.
     pub p: f64,
@@ -29,12 +30,12 @@ pub struct Paired<'a> {
     pub adjusted: f64,
     /// Mean share of predictions that were right and became wrong (lost), minus the share that became right (gained).
     pub net_lost: f64,
-    /// Limits of `net_lost`; `None` with too few windows.
+    /// One-sided 95 % confidence limits of `net_lost`; `None` with too few windows.
     pub limits: Option<Limits>,
 }
 
 impl Paired<'_> {
-    /// True if both tests are defined, and neither shows a difference in the accuracy of predictions.
+    /// True if McNemar's test and the limits are defined, and neither shows a difference in the accuracy of predictions.
     pub fn is_silent(&self) -> bool {
         let has_zero = |limits: Limits| limits.low <= 0.0 && limits.high >= 0.0;
         self.adjusted > LEVEL && self.limits.is_some_and(has_zero)
@@ -78,8 +79,9 @@ pub fn paired(summaries: &[Summary]) -> Vec<Paired<'_>> {
     tests
 }
 
-/// Returns the recipe with the largest divergence for which neither it nor any recipe with less divergence shows worse
-/// predictions. Up to this divergence, a model is different, but not shown to be worse.
+/// Sorts the recipes by KL divergence, and returns the last recipe before the first one whose tests show a difference
+/// ([`Paired::is_silent`]). Up to this divergence, predictions differ from the other model's, but no test shows that they are
+/// worse.
 pub fn silent_zone<'t, 'a>(tests: &'t [Paired<'a>], phase: Phase) -> Option<&'t Paired<'a>> {
     let of_phase = || tests.iter().filter(|test| test.phase == phase);
     let shown = of_phase().filter(|test| !test.is_silent() && test.limits.is_some());

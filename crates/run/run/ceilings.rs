@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Peak rates of a device in one run. Reports give other rates as shares of these.
+/// Peak rates of a device, measured in the run. Reports give the rates of kernels as fractions of these.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ceilings {
     /// Rate of a copy on the device, bytes read plus bytes written, in 10⁹ bytes per second.

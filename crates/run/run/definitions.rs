@@ -1,5 +1,5 @@
-//! Digests of metric and format definitions. They reveal that a definition changed in code, which changes the numbers of a run of
-//! the same experiment.
+//! Digests of the definitions of metrics and formats. A changed digest shows that the code of a definition changed, so that the
+//! same experiment gives other numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +10,8 @@ use super::Run;
 use ulplab_core::formats::codec;
 use ulplab_core::metrics::{Choice, Logits, METRICS, Pair, RoundTrip, measure_all};
 
-/// Number of columns of the sample: one record of the format with the widest record. It is a multiple of the record width of
-/// every other format.
+/// Number of columns of the sample, the numbers on which all digests are computed. 512 is the width of the widest cache record
+/// that a format stores, and a multiple of the widths of all other records.
 const COLS: usize = 512;
 const ROWS: usize = 8;
 
@@ -19,20 +19,20 @@ const ROWS: usize = 8;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Definitions {
-    /// blake3 of the sample, encoded and decoded, for each format that recipes name.
+    /// For each format that recipes name, the blake3 of the encoded bytes and decoded values of the sample.
     formats: BTreeMap<String, String>,
     /// blake3 of each metric's value on the sample, or of the metric's description if the sample gives no value.
     metrics: BTreeMap<String, String>,
 }
 
 impl Definitions {
-    /// Returns this program's definitions of the metrics and formats of a run.
+    /// Returns digests of this program's definitions of the metrics and formats of a run.
     pub fn of(run: &Run) -> Self {
         let recipes = run.manifest.experiment.recipes().into_iter().map(|(_, recipe)| recipe);
         Self::new(run.records.iter().map(|record| &*record.metric), recipes)
     }
 
-    /// Returns this program's definitions of the given metrics, and of the formats that the recipes name.
+    /// Returns digests of this program's definitions of the given metrics, and of the formats that the recipes name.
     pub fn new<'a>(metrics: impl Iterator<Item = &'a str>, recipes: impl Iterator<Item = &'a Value>) -> Self {
         let mut words = BTreeSet::new();
         recipes.for_each(|recipe| collect(recipe, &mut words));
@@ -52,7 +52,7 @@ impl Definitions {
         self.metrics.contains_key(metric)
     }
 
-    /// Describes the definitions that differ in `now`. A name that is in only one of the two is not reported.
+    /// Describes the definitions that differ between `self` and `now`. Ignores a name that only one of the two contains.
     pub fn changed(&self, now: &Self) -> Vec<String> {
         let mut all = Vec::new();
         for (noun, then, now) in [
@@ -91,7 +91,7 @@ fn sample(seed: u32) -> Vec<f32> {
     (0..(ROWS * COLS) as u32).map(number).collect()
 }
 
-/// Returns the digest of the sample's encoded bytes and decoded values; `None` if the word is not a format.
+/// Returns the digest of the sample's encoded bytes and decoded values; `None` if `word` does not name a format.
 fn of_format(word: &str) -> Option<String> {
     let codec = codec(word).ok()?;
     let cols = [COLS, 128].into_iter().find(|cols| codec.check(*cols).is_ok())?;
@@ -108,7 +108,8 @@ fn of_format(word: &str) -> Option<String> {
     Some(digest.finalize().to_hex().to_string())
 }
 
-/// Returns the metrics of two samples that differ a little: as tensors, logits, choices, and round trips.
+/// Returns the value of each metric on two slightly different samples. According to the metric, the samples are tensors, logits,
+/// top-k choices, or tensors before and after a round trip.
 fn on_sample() -> BTreeMap<&'static str, f64> {
     let want = sample(0);
     let got: Vec<f32> = want.iter().zip(sample(1)).map(|(x, other)| x + other / 256.0).collect();

@@ -33,7 +33,7 @@ pub const JOBS: &str = "jobs";
 /// Characters after the digest at the end of a cell's file.
 const CLOSE_CELL: &str = "\"}\n";
 
-/// Age of a temporary file after which its process is taken for killed: no process needs a minute to write one.
+/// Age after which a temporary file is removed. Its process must have been killed: writing a file takes less than a minute.
 const STALE: Duration = Duration::from_secs(3600);
 
 pub struct Folder {
@@ -102,7 +102,7 @@ impl Folder {
         }
         if !path.exists() {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            // The parent of a bare name is empty: read `.` instead.
+            // For a path of one name, such as `run`, the parent is the empty path: read `.` instead.
             let beside = |parent: &Path| names(&Path::new(".").join(parent)).ok();
             let others = path.parent().and_then(beside);
             let near = did_you_mean(&name, others.iter().flatten().filter_map(|name| name.to_str()));
@@ -174,7 +174,7 @@ impl Folder {
     /// Returns the ids of the planned cells without a file, in the order of the plan.
     pub fn missing<'a>(&self, manifest: &'a Manifest) -> Result<Vec<&'a str>> {
         let cells = self.path.join(CELLS);
-        // Listing the folder once is faster than a check of each file, by far over a network.
+        // Lists the folder once: over a network, this is much faster than a check of each file.
         let present = match names(&cells) {
             Ok(names) => names.into_iter().collect::<HashSet<OsString>>(),
             Err(error) if error.kind() == ErrorKind::NotFound => HashSet::new(),
@@ -184,7 +184,7 @@ impl Folder {
         Ok(ids.filter(|id| !present.contains(OsStr::new(&file_name(id)))).collect())
     }
 
-    /// Returns an error if a file among the cells is not a cell of the run.
+    /// Returns an error if the folder of the cells contains a file that is not a cell of the run.
     pub fn check_cells(&self, manifest: &Manifest) -> Result<()> {
         let cells = self.path.join(CELLS);
         let known: HashSet<String> = manifest.cells.iter().map(|id| file_name(id)).collect();
@@ -204,7 +204,7 @@ impl Folder {
         copy(&other.cell_file(id), &self.cell_file(id))
     }
 
-    /// Copies the sessions from another folder of the same run.
+    /// Copies the session files from another folder of the same run.
     pub fn take_sessions(&self, other: &Self) -> Result<()> {
         let (from, to) = (other.sessions(), self.sessions());
         let names = names(&from).unwrap_or_default().into_iter();
@@ -301,8 +301,9 @@ fn unmeasured(path: &Path) -> Result<bool> {
     Ok(empty && read(path)?.iter().all(own))
 }
 
-/// Returns the command that removes a run in which nothing was measured, for the end of a message; empty for any other run. The
-/// user must check that no process works on the run: a process that was killed just now looks like a working process.
+/// Returns the end of an error message: the command by which the user can remove a run in which nothing was measured. Returns an
+/// empty text for any other run. The user must check that no process works on the run, because this program cannot tell a working
+/// process from one that was killed a moment ago.
 fn removable(path: &Path) -> Result<String> {
     let path_of = quoted(&path.display().to_string());
     let removes = || format!("; nothing was measured in it: if no process works on it, `rm -r {path_of}` removes it");

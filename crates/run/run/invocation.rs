@@ -18,7 +18,7 @@ pub struct Invocation {
     pub skip: Vec<String>,
     /// True if the run ends as soon as every gate is decided.
     pub until_decided: bool,
-    /// True if the run counts as not judged when its text cannot tell formats apart.
+    /// True if the verdict is "not judged" when the losses of the run cannot tell formats apart (`--strict`).
     pub strict: bool,
     pub timed: bool,
     pub fast_only: bool,
@@ -61,7 +61,7 @@ impl Invocation {
         }
     }
 
-    /// Returns the options that select cells, for a sentence; empty if all cells are selected.
+    /// Formats the options that select cells as part of a sentence; an empty text if all cells are selected.
     pub fn selection(&self) -> String {
         let patterns = self.patterns().map(|(name, pattern)| format!("{name} {pattern}"));
         let timed = self.timed.then(|| "`kernels time`".to_string());
@@ -69,7 +69,8 @@ impl Invocation {
         patterns.chain(timed).chain(fast_only).collect::<Vec<_>>().join(" ")
     }
 
-    /// Returns the options that change the experiment of the file, for a sentence; empty if the file is used unchanged.
+    /// Formats the options that change the experiment (`--set` and `--rules`) as part of a sentence; an empty text if the
+    /// experiment is run as its file states it.
     pub fn changes(&self) -> String {
         let set = self.set.iter().map(|item| format!("--set {}", quoted(item)));
         let rules = self.rules.iter().map(|file| format!("--rules {}", file.display()));

@@ -10,7 +10,7 @@ use crate::json::is_default;
 use ulplab_core::metrics::MAX_ABS;
 use ulplab_core::record::{Failure, Phase, Record, Worst, from_json, to_json};
 
-/// Consecutive records of one tensor or decision.
+/// One line of the file: the values of several metrics, from consecutive records of one tensor or decision.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "type", rename = "measurement")]
 struct Measurement {
@@ -37,8 +37,8 @@ struct Measurement {
 }
 
 impl Measurement {
-    /// True if a record belongs to the same tensor or decision. A line has one value for each metric, so a repeated metric begins
-    /// a new line.
+    /// True if the record can be added to this line: the record is about the same tensor or decision, and the line has no value
+    /// of the record's metric yet.
     fn takes(&self, record: &Record) -> bool {
         let same = (self.n, self.nonfinite_want, self.nonfinite_got)
             == (record.n, record.nonfinite_want, record.nonfinite_got);

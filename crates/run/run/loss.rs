@@ -1,4 +1,4 @@
-//! The reference's own loss, and a check that a text and a checkpoint can tell formats apart.
+//! The reference's loss in a run, and a check that the losses of the recipes can tell formats apart.
 
 use std::fmt;
 
@@ -74,8 +74,8 @@ fn digits(x: f64) -> String {
     }
 }
 
-/// Returns the reason why the run cannot tell formats apart by their losses; `None` if it can. Either the reference hardly
-/// predicts the text, or the 95 % intervals of all recipes' losses have values in common.
+/// Returns the reason why the losses of the run cannot tell formats apart; `None` if they can. Either the reference hardly
+/// predicts the text, or the 95 % intervals of all recipes' losses overlap.
 pub fn blind(run: &Run) -> Option<String> {
     const SO: &str = "this text or checkpoint cannot tell formats apart";
     if let Some(loss) = Loss::of(run).filter(Loss::hardly_predicts) {
@@ -84,7 +84,7 @@ pub fn blind(run: &Run) -> Option<String> {
         return Some(message);
     }
     let recipes = at_the_end(run, &DELTA_NATS).filter(|summary| summary.recipe != REFERENCE);
-    // A single window tells nothing about the noise: it has no interval.
+    // Leave out recipes with a single window: they have no interval.
     let ends = recipes.map(|summary| (summary.ci_low, summary.ci_high));
     let ends: Vec<(f64, f64)> = ends.filter(|(low, high)| low <= high).collect();
     let low = ends.iter().map(|(low, _)| *low).fold(f64::NEG_INFINITY, f64::max);

@@ -32,7 +32,7 @@ use ulplab_core::list::grouped;
 use ulplab_core::record::Record;
 use verdict::{Outcome, Verdict};
 
-/// Groups items by recipe, in the order of the items. The grouping saves a scan of all items for each recipe.
+/// Groups items by recipe, and keeps the order of the items. Callers look up a recipe without a scan of all items.
 pub fn by_recipe<T>(all: &[T], recipe: impl Fn(&T) -> &str) -> HashMap<&str, Vec<&T>> {
     grouped(all.iter().map(|one| (recipe(one), one))).into_iter().collect()
 }
@@ -48,7 +48,7 @@ pub struct Manifest {
     pub commit: Option<String>,
     pub program: Program,
     pub experiment: Experiment,
-    /// The plan of the experiment, made by the experiment's study.
+    /// The planned cells (units of work), as determined by the experiment's study (kind of experiment).
     pub plan: Plan,
     /// Command line that began the run.
     #[serde(serialize_with = "unlike_default")]
@@ -62,7 +62,7 @@ pub struct Manifest {
     pub threads: usize,
     /// Time at which the run began, in RFC 3339.
     pub started_at: String,
-    /// Seconds of work so far, all sessions together. Derived when a run is read, and not part of the file.
+    /// Seconds in which at least one process worked on the run. Derived when a run is read, and not part of the file.
     #[serde(skip)]
     pub seconds: f64,
     /// Ids of the cells that are measured, in the order of the plan.
@@ -117,8 +117,8 @@ impl Manifest {
         (self.cells, self.left_out) = planned.partition(|id| kept.contains(id.as_str()));
     }
 
-    /// Returns the blake3 of all that decides the content of the cells: version, sources of the program, commit, experiment with
-    /// its seed, plan, data, device, selection, planted fault.
+    /// Returns the blake3 of all inputs that determine the content of the cells: version, sources of the program, commit,
+    /// experiment with its seed, plan, data, device, selected cells, planted fault.
     pub fn identity(&self) -> String {
         let origin = (&self.version, &self.commit, &self.experiment, &self.plan, &self.data);
         let parts = (
@@ -235,20 +235,21 @@ pub struct RecipeInfo {
 /// Sizes of a recipe's caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CacheBytes {
-    /// Bytes of one cached vector that attention reads. If the recipe rounds no such vector, bytes of an indexer's key. `None`
-    /// unless all layers store the vector in the same form.
+    /// Bytes of one cached vector that attention reads. If the recipe rounds only the keys of the indexer (which selects
+    /// positions for sparse attention), bytes of one such key. `None` if layers differ in this size, or if the recipe rounds
+    /// nothing.
     #[serde(rename = "bytes_per_vector")]
     pub vector: Option<f64>,
     /// Bytes per token of context in the growing caches of all layers. A cache that the recipe does not round counts as bf16.
     /// Caches that stop growing are not counted. `None` if the recipe rounds no cache.
     #[serde(rename = "bytes_per_token")]
     pub token: Option<f64>,
-    /// Bytes per token as a share of the bytes in bf16.
+    /// Bytes per token, divided by the bytes per token of the same caches in bf16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of_bf16: Option<f64>,
 }
 
-/// A run with all data derived from it: the input of reports.
+/// A run with the summaries and verdicts that are computed from its records: the input of reports.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub manifest: Manifest,

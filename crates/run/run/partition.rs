@@ -8,11 +8,11 @@ use std::str::FromStr;
 use super::plan::{Cell, Plan};
 use ulplab_core::error::{Error, Result, did_you_mean};
 
-/// Candidate numbers of pieces per share when a plan is cut. More pieces make shares more even, but then more shares repeat the
-/// work of a window. The best candidate is used.
+/// Numbers of pieces per share that [`slices`] tries, to find the partition whose largest share is smallest. More pieces make
+/// shares more even, but then more shares repeat the common work of a window.
 const PIECES: [u64; 4] = [1, 2, 4, 8];
 
-/// Estimated work that a share does once for each window: the reference's outputs, or the inputs of a case.
+/// Estimated work that a share does once for each of its windows: computing the reference's outputs, or the inputs of a case.
 pub const WINDOW: u64 = 1;
 
 /// Largest number of shares. A larger number is taken for a mistake: each share would take memory, and most would be empty.
@@ -28,11 +28,12 @@ pub struct Share {
 /// A rule that assigns cells to shares, and the selected share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Partition {
-    /// Shares of about equal cost, which keep the cells of a window together.
+    /// Shares of about equal cost. Cells of the same window are in the same share where possible, because they have common work.
     Slice(Share),
-    /// Shares by a hash of the cell's id: a cell stays in its share if other cells are added to the plan.
+    /// Shares by a hash of the cell's id: adding cells to the plan does not move a cell to another share.
     Hash(Share),
-    /// The cells of one operation, or a share of its cases and of its planted faults.
+    /// The cells of one operation, limited to a share of the operation's cases. The planted faults of the operation are divided
+    /// in the same way.
     Op(String, Share),
 }
 
@@ -40,7 +41,7 @@ pub enum Partition {
 #[derive(Clone, Debug)]
 pub enum PartitionArg {
     Given(Partition),
-    /// Partition by `slice` or `hash`, with the share from the scheduler's environment variables.
+    /// A partition by `slice` or `hash`; the scheduler's environment variables give the share.
     FromEnvironment(fn(Share) -> Partition),
 }
 
@@ -109,11 +110,11 @@ impl fmt::Display for Partition {
 }
 
 impl Partition {
-    /// Returns the share's cells, in the order of the plan. Every cell is in one share of `slice` and in one share of `hash`; a
-    /// share may be empty.
+    /// Returns the cells of this share, in the order of the plan. With `slice` or `hash`, each cell of the plan is in exactly one
+    /// share; a share may be empty.
     ///
     /// # Errors
-    /// Returns an error if an operation has no cells; it suggests the nearest name.
+    /// Returns an error if an operation has no cells; the error suggests the nearest name.
     pub fn of<'a>(&self, plan: &Plan, cells: &'a [Cell]) -> Result<Vec<&'a Cell>> {
         match self {
             Self::Slice(Share { m, n }) => Ok(slices(plan, cells, *n).swap_remove(m - 1)),
@@ -126,8 +127,8 @@ impl Partition {
                     let message = format!("--partition {self}: there is no cell of '{op}'{near}");
                     return Err(Error::Usage(message));
                 }
-                // All cells of a case go to one share, so that its inputs are computed once. Neighbouring cases have about the
-                // same cost: deal cases to the shares in turn.
+                // Keep all cells of a case in one share: the inputs of the case are then computed once. Neighbouring cases cost
+                // about the same: assign cases to the shares in turn.
                 let mut cases: Vec<usize> = here.iter().map(|cell| cell.window).collect();
                 cases.sort_unstable();
                 cases.dedup();
@@ -144,7 +145,8 @@ pub fn cost<'a>(cells: impl IntoIterator<Item = &'a Cell>) -> u64 {
     cells.into_iter().map(|cell| cell.cost).sum()
 }
 
-/// Returns the cells of each of `n` shares. Of several ways to cut the plan, takes the one whose largest share is smallest.
+/// Returns the cells of each of `n` shares. Tries several numbers of pieces, and takes the partition whose largest share is
+/// smallest.
 fn slices<'a>(plan: &Plan, cells: &'a [Cell], n: usize) -> Vec<Vec<&'a Cell>> {
     let by_case = plan.by_case();
     // Cases of different operations may have the same name: also group by operation.
@@ -161,8 +163,8 @@ fn slices<'a>(plan: &Plan, cells: &'a [Cell], n: usize) -> Vec<Vec<&'a Cell>> {
     shares
 }
 
-/// Returns the estimated work of the largest share, and the cells of all shares. Windows are cut into pieces of about the work
-/// `most`. Deals pieces largest first, each to the share with the least work so far: the greedy rule known as LPT (longest
+/// Returns the estimated work of the largest share, and the cells of all shares. Cuts windows into pieces of work of about
+/// `most`. Assigns the pieces, largest first, each to the share with the least work so far: the greedy rule known as LPT (longest
 /// processing time).
 fn dealt<'a>(windows: &[&[&'a Cell]], most: u64, n: usize) -> (u64, Vec<Vec<&'a Cell>>) {
     let mut pieces: Vec<(u64, usize, Vec<&Cell>)> = Vec::new();
@@ -171,7 +173,7 @@ fn dealt<'a>(windows: &[&[&'a Cell]], most: u64, n: usize) -> (u64, Vec<Vec<&'a 
         let cuts = whole.div_ceil(most.max(1)).max(1);
         let (mut before, mut last) = (0, None);
         for cell in *window {
-            // The middle of a cell decides which piece it belongs to, so that pieces are even.
+            // Assign a cell to the piece that contains the middle of the cell's work: pieces are then even.
             let piece = (2 * before + cell.cost) * cuts / (2 * whole).max(1);
             before += cell.cost;
             if last.replace(piece) != Some(piece) {
@@ -189,7 +191,8 @@ fn dealt<'a>(windows: &[&[&'a Cell]], most: u64, n: usize) -> (u64, Vec<Vec<&'a 
     for (work, window, piece) in pieces {
         let Reverse((load, share)) = least.pop().expect("there is a share");
         let (windows, cells) = &mut shares[share];
-        // If the share already has a piece of this window, the work `WINDOW` for the window is not needed again.
+        // Subtract the work `WINDOW` if the share already has a piece of this window: the share computes the window's inputs only
+        // once.
         let again = if windows.insert(window) { 0 } else { WINDOW };
         least.push(Reverse((load + work - again, share)));
         cells.extend(piece);

@@ -35,7 +35,7 @@ impl Cell {
 pub struct Plan {
     /// The phases in which recipes are measured.
     pub phases: Vec<Phase>,
-    /// Names of all windows, in the order of work: draws, then texts; or cases of kernels.
+    /// Names of all windows, in the order of work: random inputs, then texts. For kernels, the windows are the test cases.
     pub windows: Vec<String>,
     pub recipes: Vec<RecipePlan>,
 }

@@ -14,7 +14,8 @@ use crate::entries::entries;
 /// Folder of all runs.
 const HOME: &str = "runs";
 
-/// Suffix of the name of a calibration's experiment, which has no gates.
+/// Suffix of the names of calibration experiments. Such an experiment has no gates; its runs calibrate the gates of another
+/// experiment.
 pub const NULL: &str = "-null";
 
 /// Returns the folder of the runs of an experiment.
@@ -48,12 +49,12 @@ pub fn newest(home: &Path) -> Result<PathBuf> {
     runs.max().ok_or_else(nothing)
 }
 
-/// Returns the latest run in `runs/*` or `runs/*/*`, except calibrations, which are not meant to be judged. A run without a
-/// starting time is an error, because it may be the newest.
+/// Returns the latest run in `runs/*` or `runs/*/*`. Skips calibration runs, which have no gates. A run without a starting time
+/// is an error, because it may be the latest.
 pub fn newest_of_all() -> Result<PathBuf> {
     #[derive(Deserialize)]
     struct Head {
-        /// RFC 3339 to the second, in UTC, so that the order of strings is the order of times.
+        /// Time in RFC 3339 to the second, in UTC: sorting the strings sorts the times.
         started_at: String,
         experiment: Asked,
     }

@@ -1,9 +1,10 @@
-//! Environment variables by which a job scheduler tells a task its number, the number of tasks, and its name.
+//! Finds a task's share of a run from the environment variables of the job scheduler: the number of the task and the number of
+//! all tasks. Also finds the task's name and number of restarts.
 
 use super::partition::{MOST_SHARES, Partition, PartitionArg, Share};
 use ulplab_core::error::{Error, Result, refuse};
 
-/// Environment variables in which a scheduler gives a task its number.
+/// Names of the environment variables that one scheduler sets for each task, and the number of the first task.
 struct Scheduler {
     /// Variable with the task's number, set in every task.
     index: &'static str,
@@ -16,15 +17,15 @@ struct Scheduler {
 /// Known schedulers. Slurm comes first: a Slurm job that is submitted from a CI job inherits the CI job's variables.
 #[rustfmt::skip]
 const SCHEDULERS: [Scheduler; 3] = [
-    // Slurm arrays may begin at any number and have steps: `SLURM_ARRAY_TASK_MIN` is the first number.
+    // The numbers of a Slurm array may have any start and any step: `resolve` reads the start from `SLURM_ARRAY_TASK_MIN`.
     Scheduler { index: "SLURM_ARRAY_TASK_ID", count: "SLURM_ARRAY_TASK_COUNT", first: 0 },
     // Kubernetes sets only the index.
     Scheduler { index: "JOB_COMPLETION_INDEX", count: "JOB_COMPLETIONS", first: 0 },
     Scheduler { index: "CI_NODE_INDEX", count: "CI_NODE_TOTAL", first: 1 },
 ];
 
-/// Returns the partition that the user wants. If the environment gives the share, also returns the variables that it is taken
-/// from.
+/// Returns the partition that the `--partition` argument selects. If the share comes from environment variables, also returns a
+/// text with their names and values.
 ///
 /// # Errors
 /// Returns an error if the environment gives no share, or an incomplete one; the message names the variables.
@@ -71,7 +72,7 @@ pub fn resolve(arg: &PartitionArg, variable: impl Fn(&str) -> Option<String>) ->
     Ok((of_share(Share { m, n }), Some(from)))
 }
 
-/// Returns the scheduler's name of this task, by which users find it. A task that is started again keeps its name.
+/// Returns the name under which the scheduler lists this task, such as `Slurm job 12_3`. A restarted task keeps its name.
 pub fn task(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let of_array = || Some(variable("SLURM_ARRAY_JOB_ID")? + "_" + &variable("SLURM_ARRAY_TASK_ID")?);
     let slurm = of_array().or_else(|| variable("SLURM_JOB_ID"));
@@ -81,7 +82,7 @@ pub fn task(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     slurm.or_else(index).or_else(ci)
 }
 
-/// Returns how often the scheduler had started this task before; 0 if unknown.
+/// Returns the number of times that the scheduler restarted this task; 0 if unknown.
 pub fn restarts(variable: impl Fn(&str) -> Option<String>) -> u32 {
     let count = variable("SLURM_RESTART_COUNT").and_then(|count| count.parse().ok());
     count.unwrap_or(0)

@@ -18,7 +18,7 @@ pub fn seal(text: &mut Vec<u8>, close: &str) {
 
 /// Characters after the digest at the end of a sealed JSON object.
 const CLOSE_JSON: &str = "\"\n}\n";
-/// The last key of a sealed JSON object.
+/// The last key of a sealed JSON object. Its value is the digest of all bytes before the digest.
 const KEY: &str = "blake3";
 
 /// Returns an object as indented JSON. Its last key is the digest of all bytes before the digest.
@@ -31,8 +31,8 @@ pub fn json(content: &impl Serialize) -> Vec<u8> {
     text
 }
 
-/// Reads an object from the output of [`json`]. Returns the reason if the bytes are not such output, or if the object states
-/// another schema than `schema`.
+/// Reads an object from the output of [`json`]. Returns an error with the reason if the bytes are not such output, or if the
+/// object's schema version is not `schema`.
 pub fn read_json<T: DeserializeOwned>(bytes: &[u8], schema: Option<u32>) -> Result<T, String> {
     let parsed: Result<Value, _> = serde_json::from_slice(bytes);
     let stated = parsed.as_ref().ok().and_then(|value| value["schema"].as_u64());
@@ -49,8 +49,8 @@ pub fn read_json<T: DeserializeOwned>(bytes: &[u8], schema: Option<u32>) -> Resu
     serde_json::from_value(value).map_err(|error| error.to_string())
 }
 
-/// Returns the digest of several byte strings, each with its length, so that bytes cannot move from one part to the next
-/// unnoticed.
+/// Returns the digest of several byte strings. Also hashes the length of each: the strings `ab`, `c` and `a`, `bc` have different
+/// digests.
 pub fn of_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> blake3::Hash {
     let mut digest = blake3::Hasher::new();
     for part in parts {

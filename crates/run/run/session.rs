@@ -23,18 +23,18 @@ use ulplab_core::text::shown;
 
 /// Time between two writes of a session file while its process works.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// Time without a sign of life after which a process is taken for dead. A living process writes its session several times in that
-/// time.
+/// Time without a write of the session file after which a process is taken for dead. A living process writes the file several
+/// times in that time.
 const SILENCE: SignedDuration = SignedDuration::from_secs(60);
 /// Value of `ended` after a success.
 const DONE: &str = "done";
 
-/// Work of one process. If a process is killed, its last written state remains.
+/// Work of one process on a run. If the process is killed, the last written state remains in its session file.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Session {
     /// Time at which the process began, in RFC 3339.
     pub started_at: String,
-    /// Seconds from the start to the last sign of life.
+    /// Seconds from the start to the last write of the session file.
     pub seconds: f64,
     /// `slice:M/N` if the process works on a share of the cells; `None` for all cells.
     pub partition: Option<String>,
@@ -48,12 +48,12 @@ pub struct Session {
     pub host: Option<String>,
     /// The scheduler's name of the task.
     pub task: Option<String>,
-    /// Number of times that the scheduler had started the task before.
+    /// Number of times that the scheduler had restarted the task when this session began.
     #[serde(default)]
     pub restarts: u32,
     /// `done`, or the error message; `None` while the process works, or if it was killed.
     pub ended: Option<String>,
-    /// True if the scheduler has started the task of this session again; not part of the file.
+    /// True if the scheduler has restarted the task of this session: the session's process is dead. Not part of the file.
     #[serde(skip)]
     restarted: bool,
 }
@@ -81,7 +81,7 @@ impl Session {
         }
     }
 
-    /// Returns the time of the last sign of life.
+    /// Returns the time of the last write of the session file by its process.
     pub fn last_sign(&self) -> Option<Timestamp> {
         let begin: Timestamp = self.started_at.parse().ok()?;
         let worked = SignedDuration::try_from_secs_f64(self.seconds.max(0.0)).ok()?;
@@ -98,8 +98,8 @@ impl Session {
     }
 }
 
-/// A session that is in progress. A thread writes the session's file regularly, so that other processes see that this process is
-/// alive.
+/// The session of this process while it works. A thread writes the session's file regularly: other processes see that this
+/// process is alive.
 pub struct ActiveSession {
     work: Arc<Work>,
     /// Channel that is dropped to end the thread.
@@ -160,7 +160,7 @@ impl ActiveSession {
         let beats = Arc::clone(&work);
         let heart = std::thread::spawn(move || {
             while ended.recv_timeout(HEARTBEAT) == Err(RecvTimeoutError::Timeout) {
-                // If this write fails, the next one may succeed; no cells are lost.
+                // Ignore a failed write of the session file: the next write may succeed, and the cells have files of their own.
                 let _ = beats.write(None);
             }
         });
@@ -183,7 +183,7 @@ impl ActiveSession {
         self.work.cost.fetch_add(cell.cost, Ordering::Relaxed);
     }
 
-    /// Writes the result of the session: success or the error.
+    /// Stops the thread, and writes the result to the session file: success or the error.
     pub fn end(mut self, failed: Option<&Error>) -> Result<()> {
         self.stop();
         self.work.write(Some(failed.map_or(DONE.into(), Error::to_string)))
@@ -201,7 +201,7 @@ impl Drop for ActiveSession {
     }
 }
 
-/// Returns the sessions in a folder, ordered by their start. Unreadable sessions are left out.
+/// Returns the sessions (the work of one process each) in a folder, ordered by their start. Leaves out unreadable files.
 pub fn sessions(folder: &Path) -> Vec<Session> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let files = entries.filter(|entry| !is_temporary(&entry.file_name()));
@@ -225,13 +225,13 @@ pub fn sessions(folder: &Path) -> Vec<Session> {
     sessions
 }
 
-/// True if a folder has at least one session, and all its processes have ended.
+/// True if a folder has at least one session file, and the processes of all session files have ended.
 pub fn all_ended(folder: &Path) -> bool {
     let (sessions, now) = (sessions(folder), Timestamp::now());
     !sessions.is_empty() && sessions.iter().all(|session| session.state(now) != State::Running)
 }
 
-/// Returns the number of seconds in which at least one session of a folder was at work.
+/// Returns the number of seconds in which at least one session of the folder was working. Overlapping sessions count once.
 pub fn seconds(folder: &Path) -> f64 {
     let times = sessions(folder).into_iter().filter_map(|session| {
         let begin = session.started_at.parse::<Timestamp>().ok()?.as_second() as f64;

@@ -87,7 +87,7 @@ pub fn write_summaries(run: &Run, path: &Path) -> Result<()> {
     table::write(path, &columns)
 }
 
-/// Returns columns with the same value in every row, so that the files of many runs can be read as one table.
+/// Returns the columns that identify the run, with the same value in every row: the tables of many runs can then be read as one.
 fn provenance(manifest: &Manifest, rows: usize) -> Vec<Column> {
     let id = run_id(manifest);
     let constant = |name, value| Column::text(name, repeat_n(value, rows));

@@ -9,7 +9,7 @@ use ulplab_core::list::grouped;
 use ulplab_core::metrics::{GAINED, LOST, Metric, NET_LOST, PERPLEXITY};
 use ulplab_core::record::{Phase, Record};
 
-/// Smallest number of windows that gives an interval: a single window shows no variation.
+/// Smallest number of windows for a confidence interval: a single window shows no variation.
 pub const LEAST_WINDOWS: u32 = 2;
 
 /// Number of bootstrap resamples.
@@ -40,16 +40,16 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Returns the bootstrap seed of a group of records (one metric of a recipe at one site), so that the group always has the
-    /// same resamples.
+    /// Returns the bootstrap seed of a group of records (one metric of a recipe at one site). It depends on the names only: the
+    /// group has the same resamples in every run.
     fn seed(recipe: &str, phase: Phase, layer: Option<u32>, site: &str, metric: &str) -> [u8; 32] {
         let layer = layer.map(|layer| layer.to_string()).unwrap_or_default();
         let group = [recipe, phase.name(), &layer, site, metric];
         blake3::hash(group.join("/").as_bytes()).into()
     }
 
-    /// Returns one-sided limits of the mean; `None` if [`statistics::limits`] defines none. For the metric `net_lost` with rare
-    /// flips, takes the wider of these limits and the limits from the counts of flips; `None` if these counts are unknown.
+    /// Returns one-sided limits of the mean; `None` if [`statistics::limits`] defines none. For the metric `net_lost`, returns
+    /// `None` if the counts of flips are unknown. If flips are rare, widens the limits to include the limits from these counts.
     pub fn limits(&self) -> Option<Limits> {
         let seed = Self::seed(&self.recipe, self.phase, self.layer, &self.site, &self.metric);
         if self.metric == NET_LOST.name && self.flips.is_empty() {
@@ -107,8 +107,8 @@ pub fn summarize(records: &[Record]) -> Vec<Summary> {
     summaries
 }
 
-/// Returns the flips of each window of `net`, from the counts of lost and gained predictions at the same site; empty if the count
-/// of a window is unknown.
+/// Returns the flips of each window of `net`, a summary of the metric `net_lost`. Computes them from the counts of lost and
+/// gained predictions at the same site; empty if the count of a window is unknown.
 fn by_window(net: &Summary, records: &[&Record], summaries: &[Summary]) -> Vec<net::Window> {
     let [Some(lost), Some(gained)] = [&LOST, &GAINED].map(|metric| net.beside(metric, summaries)) else {
         return Vec::new();

@@ -14,14 +14,14 @@ pub enum Status {
     Fail,
     /// The rule does not fail on the measurements, but too few measurements exist for a pass.
     NotJudged,
-    /// The recipe cannot run on this device: another run must judge it.
+    /// The recipe cannot run on this device: only a run on another device can judge the rule.
     NotForDevice,
     /// The rule holds on all planned cells.
     Pass,
 }
 
 impl Status {
-    /// Returns the word for the status in tables.
+    /// Returns the text that tables show for the status.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pass => "PASS",
@@ -65,7 +65,8 @@ impl Verdict {
         self.status == Status::Fail
     }
 
-    /// Describes the consequence of a failed control; `None` unless a control was measured and fails.
+    /// Explains a failed control: the run cannot tell bad from good. `None` unless the rule is a control that was measured and
+    /// failed.
     pub fn consequence(&self) -> Option<&'static str> {
         let control = self.rule.control && self.fails() && !self.value.is_nan();
         control.then_some(
@@ -112,20 +113,20 @@ impl Failures {
 /// Outcome of a run, which decides the exit code of the commands that judge it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All planned cells were measured, and every rule holds.
+    /// All planned cells were measured, and every rule holds. Rules on recipes for other devices do not count.
     Pass,
     Fail,
     /// Cells are missing, so the run cannot be judged.
     Incomplete,
     /// No rule was judged.
     NotJudged,
-    /// All judged gates hold, but something was not selected or could not be judged.
+    /// All judged gates hold, but some cells were not selected or some rules could not be judged.
     PartlyJudged,
 }
 
 impl Outcome {
-    /// Derives the outcome from verdicts. `complete`: every selected cell was measured. `whole`: every planned cell was selected.
-    /// A control that holds only shows that a measurement can fail: it does not count as a pass.
+    /// Derives the outcome from verdicts. `complete` is true if every selected cell was measured, and `whole` is true if every
+    /// planned cell was selected. A control that holds is not counted, because it only shows that a measurement can fail.
     pub fn from_verdicts(verdicts: &[Verdict], complete: bool, whole: bool) -> Self {
         let judges = |verdict: &&Verdict| !(verdict.rule.control && verdict.passes());
         let statuses: Vec<Status> = verdicts.iter().filter(judges).map(|verdict| verdict.status).collect();
@@ -174,7 +175,8 @@ impl Outcome {
         self.row().2
     }
 
-    /// Returns the exit code of a timing run. Such a run fails only if a kernel fails or if the run is incomplete.
+    /// Returns the exit code of a timing run. A rule that was not judged does not fail a timing run: only a failed kernel or an
+    /// incomplete run does.
     pub fn exit_of_bench(self) -> Exit {
         match self {
             Self::Fail | Self::Incomplete => self.exit(),

@@ -3,7 +3,8 @@
 use statrs::distribution::{ChiSquared, ContinuousCDF};
 use statrs::function::beta::{beta_reg, inv_beta_reg, ln_beta};
 
-/// Returns the upper limit of a rate, at this confidence, if `count` of `n` draws were hits (Clopper and Pearson 1934).
+/// Returns the one-sided upper confidence limit of the rate of hits, if `count` of `n` draws were hits (Clopper and Pearson
+/// 1934).
 pub fn rate_above(count: usize, n: usize, confidence: f64) -> f64 {
     match count >= n {
         true => 1.0,
@@ -11,7 +12,7 @@ pub fn rate_above(count: usize, n: usize, confidence: f64) -> f64 {
     }
 }
 
-/// Returns the lower limit of a rate, at this confidence, if `count` of `n` draws were hits.
+/// Returns the one-sided lower confidence limit of the rate of hits, if `count` of `n` draws were hits.
 pub fn rate_below(count: usize, n: usize, confidence: f64) -> f64 {
     match count {
         0 => 0.0,
@@ -19,8 +20,8 @@ pub fn rate_below(count: usize, n: usize, confidence: f64) -> f64 {
     }
 }
 
-/// Returns the least number n of draws such that, if none gives an alarm, the rate of alarms is at most `rate` with this
-/// confidence: (1 − rate)ⁿ ≤ 1 − confidence.
+/// Returns the number of draws that must all be without an alarm to show, with this confidence, that the alarm rate is at most
+/// `rate`: the least n with (1 − rate)ⁿ ≤ 1 − confidence.
 pub fn draws_for(rate: f64, confidence: f64) -> u64 {
     ((1.0 - confidence).ln() / (-rate).ln_1p()).ceil() as u64
 }
@@ -33,12 +34,12 @@ pub(super) fn cumulative(k: usize, n: usize, p: f64) -> f64 {
     }
 }
 
-/// Counts of paired predictions of two models where exactly one of the two is right.
+/// Counts of flips. A flip is a position at which exactly one of two models predicts the right token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flips {
-    /// Number of predictions that were right before, and are wrong now.
+    /// Number of predictions that the first model got right, and the second model wrong.
     pub lost: u64,
-    /// Number of predictions that were wrong before, and are right now.
+    /// Number of predictions that the first model got wrong, and the second model right.
     pub gained: u64,
 }
 
@@ -65,10 +66,10 @@ impl Flips {
         (2.0 * cumulative(least, n, 0.5)).min(1.0)
     }
 
-    /// Returns evidence that losses are more likely than gains. The evidence is valid after every flip. If losses are not more
-    /// likely, the evidence ever reaches 1/α with probability at most α (Ville 1939). The evidence is a likelihood ratio of the
-    /// flips: the likelihood for a probability of losses that is uniform on (½, 1), divided by the likelihood for the probability
-    /// ½. The ratio is a supermartingale for every probability up to ½.
+    /// Returns evidence that losses are more likely than gains, which may be tested after every flip: if losses are not more
+    /// likely, the probability that the evidence ever reaches 1/α is at most α (Ville 1939). The evidence is a likelihood ratio
+    /// of the flips: the likelihood for a probability of losses that is uniform on (½, 1), divided by the likelihood for the
+    /// probability ½. The ratio is a supermartingale for every probability up to ½.
     pub fn evidence_of_loss(self) -> f64 {
         let (b, c) = (self.lost as f64 + 1.0, self.gained as f64 + 1.0);
         let above_half = beta_reg(c, b, 0.5);
@@ -76,8 +77,9 @@ impl Flips {
     }
 }
 
-/// Returns the p-value of Pearson's χ² test that the flips of all windows are losses with the same probability. Independent flips
-/// have the same probability. Returns 1 if fewer than two windows have flips, or all flips go one way.
+/// Returns the p-value of Pearson's χ² test of this hypothesis: a flip is a loss with the same probability in all windows.
+/// Independent flips meet this hypothesis. Returns 1 if fewer than two windows have flips, or if all flips are losses or all are
+/// gains.
 pub fn same_share(windows: &[Flips]) -> f64 {
     let with_flips = || windows.iter().filter(|flips| flips.all() > 0);
     let (lost, all) = with_flips().fold((0, 0), |(lost, all), flips| (lost + flips.lost, all + flips.all()));

@@ -6,7 +6,7 @@ use rand_chacha::rand_core::SeedableRng;
 use super::CONFIDENCE;
 use ulplab_core::random::below;
 
-/// Least number of windows for a limit. With fewer windows, too many bootstrap resamples have no spread.
+/// Least number of windows for a limit. With fewer windows, too many bootstrap resamples consist of equal values.
 pub const LEAST_WINDOWS: usize = 6;
 
 /// Number of bootstrap resamples.
@@ -27,8 +27,8 @@ impl Limits {
 
 /// Returns limits of the mean of independent values, by the studentised bootstrap (Efron 1982; Hall 1988). For each resample,
 /// takes the distance between the mean of the resample and the mean of the values, in units of the resample's own standard error.
-/// Thus a skew shifts both limits in the right direction. The error of the confidence level falls with 1/n. For percentile
-/// limits, which stay within the range of the values, it falls with 1/√n.
+/// Thus the limits follow the skew of the values. The error of the confidence level falls with 1/n; the error of percentile
+/// limits falls only with 1/√n, because percentile limits stay within the range of the values.
 ///
 /// `None` if there are fewer than [`LEAST_WINDOWS`] values, or a value is not finite. If all values are equal (e.g. for a
 /// candidate without any error), both limits are this value. [`net`](super::net) handles counts of rare flips. The seed decides
@@ -46,7 +46,7 @@ pub fn limits(values: &[f64], seed: [u8; 32]) -> Option<Limits> {
         let (again, its_error) = mean_and_error(resample.iter().copied(), n);
         match again == mean {
             true => 0.0,
-            // Infinite if all values of the resample are equal.
+            // The distance is infinite if all values of the resample are equal.
             false => (again - mean) / its_error,
         }
     });

@@ -1,8 +1,8 @@
 //! Medians and their confidence intervals, from order statistics alone, for any distribution.
 
 /// Returns the number of values to leave out at each end of `n` sorted values. The remaining values span a confidence interval of
-/// the median of their distribution. From six values on, the confidence is at least 95 %: the binomial distribution with
-/// probability ½ has at most 2.5 % at each end.
+/// the median. With at least six values, the confidence of the interval is at least 95 %: the values left out at each end have at
+/// most 2.5 % of the binomial distribution with probability ½.
 pub fn outside(n: usize) -> usize {
     let (mut below, mut term) = (0.0, 0.5f64.powi(n as i32));
     for count in 0..n {

@@ -1,5 +1,6 @@
-//! The share of predictions that are lost minus the share gained, with limits from the counts. Flips are rare: if no window has a
-//! flip, the values alone would say that the mean is known exactly.
+//! Confidence limits of a difference: the share of predictions that became wrong (lost) minus the share that became right
+//! (gained). The limits come from the counts, since such flips are rare: if no window has a flip, a bootstrap of windows gives
+//! limits without width.
 
 use super::CONFIDENCE;
 use super::binomial::{Flips, rate_above, rate_below};
@@ -13,8 +14,8 @@ pub struct Window {
     pub predictions: u64,
 }
 
-/// Number of flips, over all windows, below which limits use counts. If most windows have no flips, a bootstrap of windows
-/// underestimates how uncertain the rate of flips is.
+/// Number of flips, over all windows, below which limits come from the counts of flips. If most windows have no flips, a
+/// bootstrap of windows underestimates the uncertainty of the rate of flips.
 pub const RARE: u64 = 20;
 
 /// Returns the sum of the flips of all windows.
@@ -22,9 +23,9 @@ pub fn all(windows: &[Window]) -> Flips {
     windows.iter().map(|window| window.flips).sum()
 }
 
-/// Returns limits of the share lost minus the share gained, if predictions flip independently. The limits of each share have half
-/// of the error probability (Clopper and Pearson 1934). The limits of the difference therefore hold with [`CONFIDENCE`], however
-/// the two shares depend on each other.
+/// Returns limits of the share lost minus the share gained, if predictions flip independently. The limits of each share get half
+/// of the error probability (Clopper and Pearson 1934), so the limits of the difference hold with [`CONFIDENCE`], however the two
+/// shares depend on each other.
 pub fn limits(windows: &[Window]) -> Limits {
     let n: u64 = windows.iter().map(|window| window.predictions).sum();
     let Flips { lost, gained } = all(windows);
@@ -34,9 +35,10 @@ pub fn limits(windows: &[Window]) -> Limits {
     Limits::new(below(lost) - above(gained), above(lost) - below(gained))
 }
 
-/// Logarithms of evidence against a mean above a bound, and against a mean below it, by bets on each prediction (Waudby-Smith and
-/// Ramdas 2024). Let y = bound − x. If the mean of x is above the bound, the expectation of 1 + λy is at most 1, for each λ ≥ 0
-/// that keeps the factor positive. So the product over predictions is a supermartingale if λ is chosen before its window is seen.
+/// Test of a bound on a mean by bets on each prediction (Waudby-Smith and Ramdas 2024). `log` has the logarithms of two amounts
+/// of evidence: against a mean above the bound, and against a mean below it. Let y = bound − x. If the mean of x is above the
+/// bound, the expectation of 1 + λy is at most 1, for each λ ≥ 0 that keeps the factor positive. So the product over predictions
+/// is a supermartingale if λ is chosen before its window is seen.
 pub(super) struct Bets {
     pub log: [f64; 2],
     bound: f64,
@@ -54,8 +56,8 @@ impl Bets {
         }
     }
 
-    /// Bets on the predictions of the next window. The stake is the best one for the windows so far, about Σy/Σy², limited so
-    /// that no bet loses more than half.
+    /// Multiplies the evidence by the bets on the predictions of the next window. The stake λ is about the best one for the
+    /// earlier windows, Σy/Σy², limited so that no bet loses more than half of the evidence.
     pub fn add(&mut self, window: &Window) {
         let Flips { lost, gained } = window.flips;
         let others = window.predictions.saturating_sub(lost + gained);

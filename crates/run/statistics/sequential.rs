@@ -2,18 +2,18 @@
 
 use super::{CONFIDENCE, net};
 
-/// Decision of the evidence so far about a bound on a mean.
+/// Decision of a sequential test about a bound on a mean, from the values so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The mean is on the right side of the bound.
+    /// The mean meets the bound.
     Right,
-    /// The mean is on the wrong side of the bound.
+    /// The mean violates the bound.
     Wrong,
     Undecided,
 }
 
-/// Evidence against each side of the bound. If the mean is on a side, the evidence against that side ever reaches 1/α with
-/// probability at most α.
+/// Evidence against each side of the bound. If the mean is on one side, the evidence against this side reaches 1/α at any time
+/// with a probability of at most α.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evidence {
     /// Evidence against a mean above the bound.
@@ -28,7 +28,8 @@ impl Evidence {
 }
 
 /// Tests values in their order against a bound on their mean, and stops at the first value that decides. If `lower` is true, the
-/// right side is below the bound. Returns the decision, the number of values until the decision, and the evidence at that point.
+/// mean must be below the bound, else above it. Returns the decision, the number of values until the decision, and the evidence
+/// at that point.
 ///
 /// Assumes that each value, given the earlier values, is distributed symmetrically about one mean; the spread may be anything.
 /// Let y = bound − x. If the mean of x is above the bound, the expectation of exp(λy − λ²y²/2) is at most 1 for each λ ≥ 0: the

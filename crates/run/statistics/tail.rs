@@ -1,11 +1,11 @@
-//! A threshold for a given rate of false alarms, from draws of a correct candidate.
+//! Computes a threshold with a given rate of false alarms, from random samples (draws) of a correct candidate.
 
 use statrs::distribution::{ChiSquared, ContinuousCDF};
 
 use super::binomial::{cumulative, draws_for, rate_above};
 
-/// Least number of excesses to fit a tail to. Excesses are the amounts by which the largest draws exceed the largest of the other
-/// draws.
+/// Least number of excesses to which a tail is fitted. An excess is the amount by which one of the largest draws exceeds the
+/// largest of the other draws.
 pub const LEAST_EXCESSES: usize = 10;
 
 /// The scale on which a tail is assumed to fall at least as fast as an exponential tail.
@@ -21,7 +21,7 @@ pub enum Scale {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Threshold {
     pub value: f64,
-    /// Number of excesses that a tail was fitted to; `None` if the threshold is one of the draws.
+    /// Number of draws (the largest ones) to which a tail was fitted; `None` if the threshold is one of the draws.
     pub excesses: Option<usize>,
 }
 
@@ -101,8 +101,9 @@ pub fn threshold(draws: &[f64], flake: f64, confidence: f64, scale: Scale) -> Re
     })
 }
 
-/// Returns the standardised cumulative total time on test of excesses in rising order. For exponential excesses it is nearly
-/// standard normal. It is below 0 if the hazard rate falls (Barlow, Bartholomew, Bremner and Brunk 1972).
+/// Returns the standardised cumulative total time on test of excesses in rising order. This test statistic is nearly standard
+/// normal for exponential excesses, and tends to be below 0 if the hazard rate falls (Barlow, Bartholomew, Bremner and Brunk
+/// 1972).
 fn falls_slowly(excesses: &[f64]) -> f64 {
     let k = excesses.len();
     let (mut total, mut before, mut at) = (0.0, 0.0, Vec::with_capacity(k));

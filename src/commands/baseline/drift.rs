@@ -1,4 +1,5 @@
-//! `ulplab baseline log`: lists the accepted runs, and how the values that gates judge drift from baseline to baseline.
+//! `ulplab baseline log`: lists the accepted runs, and shows how the values that gates judge change from one baseline to the
+//! next.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +16,7 @@ use crate::run::verdict::Verdict;
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::metrics::{Better, Metric};
 
-/// Show the baselines of each experiment and device, and how the numbers that their gates judge drift over them.
+/// Show the baselines of each experiment and device, and how the values that their gates check change from baseline to baseline.
 #[derive(Debug, clap::Args)]
 pub struct LogArgs {
     /// Name of an experiment [default: all].
@@ -163,7 +164,8 @@ impl Drift {
     }
 }
 
-/// Returns the drift of each value that a gate of the last run judges. Only the runs from index `first` on are comparable.
+/// For each value that a gate of the last run judges, returns this value in all runs. Worsening is measured from the run with
+/// index `first`; all later runs are comparable with this run.
 fn drifts(runs: &[Run], first: usize) -> Vec<Drift> {
     let Some(last) = runs.last() else { return Vec::new() };
     let drift = |verdict: &Verdict| {

@@ -51,15 +51,15 @@ struct AcceptArgs {
     /// The reason, e.g. what changed since the baseline before, and why that is right.
     #[arg(long, value_name = "TEXT")]
     why: String,
-    /// The person who accepts it [default: $USER, or $LOGNAME, or git's user.name].
+    /// The person who accepts the run [default: $USER, or $LOGNAME, or git's user.name].
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
 }
 
 /// Compare a run with the last baseline of its experiment and device, as `ulplab diff` does.
 ///
-/// Exit codes as in `ulplab diff`; 4 if there is no baseline, or it is incomparable because the data, the model, the seed, a recipe,
-/// the rule of a format or the definition of a metric changed.
+/// Exit codes as in `ulplab diff`; 4 without a comparable baseline: none exists, or the data, the model, the seed, a recipe, the
+/// rule of a format or the definition of a metric changed.
 #[derive(Debug, clap::Args)]
 struct CompareArgs {
     /// Folder of the run [default: the newest below runs/].
@@ -169,7 +169,7 @@ impl CompareArgs {
     }
 }
 
-/// Returns the reasons why the numbers of a run cannot be compared with those of a baseline.
+/// Returns the reasons why a run cannot be compared with a baseline; empty if it can.
 fn incomparable(base: &Baseline, new: &Manifest, now: &Definitions) -> Vec<String> {
     let question = diff::differences(&base.manifest, new);
     let question = question.iter().filter(|found| !found.comparable);
@@ -243,7 +243,7 @@ fn add(store: &Path, folder: &Folder, manifest: &Manifest, accepted: &Accepted) 
 /// Returns the baselines of an experiment on a device, in the order of acceptance.
 fn of(store: &Path, experiment: &str, device: &str) -> Result<Vec<Baseline>> {
     let mut found = in_folder(&place(store, experiment, device))?;
-    // Two names may map to the same folder, so compare the names themselves.
+    // Several experiments or devices may have the same folder name, so compare the full names.
     found.retain(|base| base.manifest.experiment.name == experiment && base.manifest.device == device);
     Ok(found)
 }

@@ -1,5 +1,6 @@
 //! The test bench of `ulplab bisect`: tests mixtures of a right recipe (which passes the gates) and a wrong recipe (which fails
-//! them). If a tested recipe begins like one of the two, its layers before their first difference come from the stored run.
+//! them). A test does not compute the first layers if the tested recipe rounds them like the right or the wrong recipe: it takes
+//! their outputs from the stored run of that recipe.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
@@ -54,13 +55,13 @@ enum Side {
     Wrong,
 }
 
-/// The result of testing one recipe.
+/// The result of a test of one recipe: a mixture of the right and the wrong recipe.
 #[derive(Clone, Debug, Serialize)]
 pub struct Test {
-    /// Describes the places at which the recipe rounds like the wrong recipe.
+    /// Describes the places (sites in layers) at which the tested recipe rounds like the wrong recipe.
     pub wrong: String,
     pub fails: bool,
-    /// Value that the first failing rule bounds; if no rule fails, the value that the first rule bounds.
+    /// Value of the first failing rule's statistic; if no rule fails, value of the first rule's statistic.
     #[serde(with = "ulplab_core::record::nullable")]
     pub value: f64,
     pub cells: usize,
@@ -69,7 +70,7 @@ pub struct Test {
 }
 
 impl<'a> Bench<'a> {
-    /// Runs the reference on every window.
+    /// Creates the test bench. Runs the reference on every window, and keeps its tensors.
     ///
     /// # Errors
     /// Returns an error if the reference fails.
@@ -105,8 +106,8 @@ impl<'a> Bench<'a> {
         self.start.elapsed().as_secs_f64()
     }
 
-    /// Runs the wrong recipe on all windows. Stores the rules that it fails and the outputs of its layers. `rules` are the gates
-    /// on this recipe.
+    /// Runs the wrong recipe on all windows. Stores the rules that the recipe fails, and the outputs of all layers. `rules` are
+    /// the gates on this recipe.
     ///
     /// # Errors
     /// Returns an error if the reference fails, a rule matches no measurement, or the recipe fails no rule.
@@ -143,7 +144,8 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Runs the right or the wrong recipe on all windows. Stores its records and the outputs of its layers.
+    /// Runs the right or the wrong recipe on all windows, in each phase. Stores the records and the outputs of the layers for
+    /// later tests.
     fn keep(&mut self, side: Side, wrong: &SuspectSet) -> Result<Vec<Record>> {
         let rounding = self.mix.rounding(wrong, self.config).map_err(Mistake::usage)?;
         let exact = self.mix.recipe(wrong).rounds.is_empty();
@@ -169,7 +171,9 @@ impl<'a> Bench<'a> {
         Ok(records)
     }
 
-    /// True if a recipe fails any rule on the windows that showed the failure; `None` if no more cells may be run.
+    /// Tests the recipe that rounds like the wrong recipe at these suspects (places and formats) and like the right recipe
+    /// elsewhere. Returns true if a gate fails; `None` if no more cells may be run. Uses only the windows that showed the
+    /// failure.
     ///
     /// # Errors
     /// Returns an error if the reference fails.
@@ -181,8 +185,8 @@ impl<'a> Bench<'a> {
         Ok(self.test(wrong, &telling)?.map(|failed| !failed.is_empty()))
     }
 
-    /// Returns true if a recipe fails on any window; `None` if no more cells may be run. After a failure, [`Self::fails`] tests
-    /// only the windows that show this failure.
+    /// Same as [`Self::fails`], but tests all windows. If a gate fails, later calls of [`Self::fails`] test only the windows that
+    /// show this failure.
     ///
     /// # Errors
     /// Returns an error if the reference fails.
@@ -197,7 +201,7 @@ impl<'a> Bench<'a> {
         Ok(failed.map(|failed| !failed.is_empty()))
     }
 
-    /// Runs a recipe on these windows. Returns the failed verdicts; `None` if no more cells may be run.
+    /// Runs a recipe on these windows, and returns the failed verdicts. Returns `None` if this needs more cells than the limit.
     fn test(&mut self, wrong: &SuspectSet, windows: &BTreeSet<usize>) -> Result<Option<Vec<Verdict>>> {
         if self.cells + self.pairs(windows).len() > self.most {
             return Ok(None);
@@ -210,7 +214,8 @@ impl<'a> Bench<'a> {
         Ok(Some(verdicts))
     }
 
-    /// Runs a recipe on these windows. Skips the first layers that equal those of the right or the wrong recipe.
+    /// Runs a recipe on these windows. If the right or the wrong recipe rounds the first layers in the same way, takes the
+    /// outputs of these layers from the stored run of that recipe.
     fn records(&mut self, wrong: &SuspectSet, windows: &BTreeSet<usize>) -> Result<Vec<Record>> {
         let config = self.config;
         let rounding = self.mix.rounding(wrong, config).map_err(Mistake::usage)?;
@@ -230,8 +235,8 @@ impl<'a> Bench<'a> {
         Ok(runs.collect::<Result<Vec<_>>>()?.concat())
     }
 
-    /// Runs a recipe on the first window that showed the failure, and passes its tensors to `watch`. Runs the whole model, or
-    /// each layer by itself if `phase` is local.
+    /// Runs a recipe on the first window that showed the failure, and passes all tensors of the run to `watch`. Runs the whole
+    /// model, or each layer by itself if `phase` is local.
     ///
     /// # Errors
     /// Returns an error if the reference fails.
@@ -244,7 +249,8 @@ impl<'a> Bench<'a> {
         run_from(window.text, &rounding, &window.want, blank, None, watch)
     }
 
-    /// Returns the first place at which the wrong recipe exceeds a rule's bound, in the first window that showed the failure.
+    /// Returns the first layer and site at which the wrong recipe exceeds a rule's bound, in the first window that showed the
+    /// failure.
     pub fn first_beyond(&self, rule: &Rule) -> Option<String> {
         let bound: Bound = rule.require.parse().ok()?;
         let kept = self.kept.get(&(Side::Wrong, rule.phase, self.window()))?;
@@ -271,7 +277,7 @@ impl<'a> Bench<'a> {
         Record::blank(&cell, recipe, phase, window.name)
     }
 
-    /// Returns all pairs of a phase of the rules and one of these windows.
+    /// Returns every pair of a phase that a rule judges and one of these windows. Each pair is a cell of a test.
     fn pairs(&self, windows: &BTreeSet<usize>) -> Vec<(Phase, usize)> {
         let phases: BTreeSet<Phase> = self.rules.iter().map(|rule| rule.phase).collect();
         let of_phase = |phase: Phase| windows.iter().map(move |at| (phase, *at));
@@ -286,7 +292,8 @@ impl<'a> Bench<'a> {
         Ok(verdicts)
     }
 
-    /// Selects the windows for later tests: the worst window for a minimum or maximum, all windows for other statistics.
+    /// Selects the windows for later tests: all windows or, if each failed gate bounds a minimum or maximum, only the worst
+    /// window of each gate.
     fn tell(&mut self, failed: &[Verdict]) {
         let alone = |verdict: &Verdict| matches!(verdict.rule.statistic, Statistic::Min | Statistic::Max);
         let index = |verdict: &Verdict| {
@@ -297,7 +304,7 @@ impl<'a> Bench<'a> {
         self.telling = found.unwrap_or_else(|| (0..self.windows.len()).collect());
     }
 
-    /// Records the result of a test.
+    /// Stores the result of a test, so that the same recipe is not run again.
     fn note(&mut self, wrong: &SuspectSet, verdicts: &[Verdict]) {
         let failed = verdicts.iter().find(|verdict| verdict.fails());
         self.answers.insert(wrong.clone(), failed.is_some());

@@ -1,5 +1,5 @@
-//! A capsule: one file with the tensors at the places that cause a failure, before and after rounding. `ulplab bisect --replay`
-//! rounds them again without the model, the text or the experiment.
+//! A capsule: one file with the tensors at the places (sites in layers) that cause a failure, before and after rounding. `ulplab
+//! bisect --replay` rounds these tensors again, without the model, the text or the experiment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -22,7 +22,7 @@ use ulplab_core::metrics::{COSINE, MAX_ABS, Pair, RELATIVE_L2};
 use ulplab_core::tensorfile::{Metadata, Slot, TensorFile, write_safetensors};
 use ulplab_core::text::shown;
 
-/// Maximum number of places that a capsule keeps.
+/// Maximum number of places (sites in layers) whose tensors a capsule stores.
 const MOST: usize = 8;
 /// Version of the file's layout.
 const SCHEMA: u32 = 2;
@@ -30,7 +30,7 @@ const SCHEMA: u32 = 2;
 const LABEL: &str = "ulplab_capsule";
 const SEAL: &str = "ulplab_capsule_blake3";
 
-/// A tensor at a place that causes the failure, before and after rounding.
+/// A tensor at a place (site in a layer) that causes the failure, before and after rounding.
 pub struct Passage {
     /// Name, such as `layers.3.attention.output`. Ends with `.key` or `.value` if the tensor is read only as keys or values.
     pub name: String,
@@ -65,7 +65,7 @@ impl Passage {
         energies
     }
 
-    /// Returns the three tensors of this place, with their names in the file: input, `want` and `got`.
+    /// Returns the three tensors of this place, with their names in the capsule's file: input, `want` and `got`.
     fn held(&self) -> [Held<'_>; 3] {
         let tensors = [("in", &self.input), ("want", &self.want), ("got", &self.got)];
         tensors.map(|(part, tensor)| (tensor_name(part, &self.name), &tensor.shape[..], &tensor.data[..]))
@@ -96,7 +96,7 @@ fn role_name(role: Role) -> Option<&'static str> {
     named.map(|(_, name)| name)
 }
 
-/// Watches a run, and stores the tensors at the given places before and after rounding.
+/// Watches a run of the model, and stores the tensors at the given places (sites in layers) before and after rounding.
 pub struct Capture {
     places: BTreeSet<Place>,
     right: Rounding,
@@ -105,7 +105,8 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Creates a capture for the places of these suspects; for at most `MOST` places.
+    /// Creates a watcher that stores the tensors at the places (sites in layers) of the given suspects, for at most `MOST`
+    /// places.
     ///
     /// # Errors
     /// Same as [`Mix::rounding`].
@@ -142,7 +143,7 @@ impl Watch for Capture {
     }
 }
 
-/// The metadata of a capsule: origin of the tensors, and the rounds of both recipes.
+/// The metadata of a capsule: origin of the tensors, and the rounding steps of both recipes.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Label {
@@ -172,7 +173,7 @@ struct SiteLabel {
     first_row: usize,
 }
 
-/// Writes a capsule: `in.PLACE`, `want.PLACE` and `got.PLACE` of every captured place.
+/// Writes a capsule: the tensors `in.PLACE`, `want.PLACE` and `got.PLACE` for every captured place, such as `in.layers.3.output`.
 ///
 /// # Errors
 /// Returns an error if the file cannot be written.
@@ -216,14 +217,14 @@ pub fn write(file: &Path, found: &Explanation, mix: &Mix, config: &dyn Config, o
     })
 }
 
-/// Name, shape and numbers of a tensor of a capsule.
+/// Name, shape and elements of a tensor in a capsule (a file with the tensors that cause a failure).
 type Held<'a> = (String, &'a [usize], &'a [f32]);
 
 fn tensor_name(part: &str, place: &str) -> String {
     format!("{part}.{place}")
 }
 
-/// The digest of a capsule: of its label, and of each tensor's name, shape and numbers.
+/// Returns the digest of a capsule. It covers the label, and the name, shape and elements of each tensor.
 fn digest(label: &str, tensors: &[Held]) -> String {
     let mut parts = vec![label.as_bytes().to_vec()];
     for (name, shape, numbers) in tensors {
@@ -234,7 +235,7 @@ fn digest(label: &str, tensors: &[Held]) -> String {
     seal::of_parts(parts.iter().map(Vec::as_slice)).to_hex().to_string()
 }
 
-/// The result of a replay at one place.
+/// The result of a replay (rounding the stored input again) at one place, a site in a layer.
 #[derive(Serialize)]
 pub struct Replayed {
     pub place: String,
@@ -245,13 +246,14 @@ pub struct Replayed {
     pub cosine: f64,
     #[serde(with = "ulplab_core::record::nullable")]
     pub max_abs: f64,
-    /// Number of elements whose recomputed value differs from the stored value: `got` of the wrong recipe, `want` of the right.
+    /// Number of elements whose recomputed value differs from the stored value, for the wrong recipe (`got`) and for the right
+    /// recipe (`want`).
     pub got_changed: usize,
     pub want_changed: usize,
     pub elements: usize,
 }
 
-/// Rounds the stored inputs of a capsule again with both recipes, and prints if the failure still occurs.
+/// Rounds the stored inputs of a capsule again with both recipes, and prints whether the failure still occurs.
 ///
 /// # Errors
 /// Returns an error if the file is not a capsule, or this version cannot read it.
@@ -288,7 +290,7 @@ pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
         Rounding::detached(rounds, label.noise, &known, turned.clone()).map_err(|mistake| wrong(mistake.message))
     };
     let (right, bad) = (rounding(&label.right_rounds)?, rounding(&label.wrong_rounds)?);
-    // Refuses a capsule if its replay shows nothing: neither recipe rounds at a place, or both recipes are the same.
+    // Rejects a capsule whose replay would show nothing: neither recipe rounds at a place, or both recipes are the same.
     let touched = |site: &Site| right.touches(site) || bad.touches(site);
     if let Some(taken) = sites.iter().find(|taken| !touched(&taken.site)) {
         return Err(wrong(format!("neither recipe rounds at '{}'", taken.name)));
@@ -324,8 +326,8 @@ pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
     Ok(exit)
 }
 
-/// Decides the verdict of a replay. `GONE` requires that the right recipe reproduces its values in the capsule bit for bit: otherwise
-/// both recipes may be wrong now.
+/// Returns the exit code and the verdict of a replay. The verdict is `GONE` only if the right recipe reproduces its stored values
+/// bit for bit: otherwise a change may have made the right recipe wrong.
 pub fn verdict(replayed: &[Replayed]) -> (Exit, &'static str) {
     let as_wanted = replayed.iter().all(|place| place.want_changed == 0);
     let same = as_wanted && replayed.iter().all(|place| place.got_changed == 0);
@@ -348,7 +350,7 @@ fn info(name: &str) -> Option<&'static SiteInfo> {
     readers().iter().find_map(|path| path.site(name))
 }
 
-/// Reads the three tensors of one place from a capsule.
+/// Reads the tensors `in`, `want` and `got` of one place (site in a layer) from a capsule.
 fn stored(label: &SiteLabel, file: &TensorFile) -> Result<Passage> {
     let wrong = |message: String| Error::data(file.path(), message);
     let info = info(&label.site).ok_or_else(|| wrong(format!("no path has a site '{}'", label.site)))?;

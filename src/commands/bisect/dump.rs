@@ -1,8 +1,8 @@
 //! Compares a dump (tensors of another program) with the reference, to find the sites where an error arises.
 //!
 //! The reference reads the same tokens, and runs twice. In the first run, each tensor of the reference is compared with the
-//! dump's tensor and then replaced by it. So the error at a site is the dump's own error since the previous dumped site. The
-//! second run replaces nothing, and gives the total errors.
+//! dump's tensor and then replaced by it. So the error at a site is the error that the other program made after the previous
+//! dumped site. The second run replaces nothing, and gives the total errors.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -26,13 +26,13 @@ use ulplab_core::tensorfile::{Kind, TensorFile};
 /// Maximum number of rows of the table.
 const SHOWN: usize = 12;
 
-/// The errors of one site of a dump.
+/// The errors of a dump (tensors of another program) at one site.
 #[derive(Serialize)]
 struct SiteError {
     place: String,
     /// The previous site of the dump, from whose values the reference computed this site; `None` for the first site.
     after: Option<String>,
-    /// Relative error since the previous site.
+    /// Relative error that arose since the previous site of the dump.
     #[serde(with = "ulplab_core::record::nullable")]
     own: f64,
     /// Total relative error.
@@ -40,13 +40,13 @@ struct SiteError {
     total: f64,
     /// The gates that fail, each with the measured value.
     failures: Vec<String>,
-    /// Number of gates that bind this site.
+    /// Number of gates that apply to this site.
     gates: usize,
     /// The element with the largest error: its index, expected value and value in the dump.
     worst: Option<Worst>,
 }
 
-/// The result of judging a dump.
+/// The result of judging a dump (tensors of another program) of one window.
 #[derive(Serialize)]
 struct Answer {
     dump: String,
@@ -57,7 +57,7 @@ struct Answer {
     verdict: &'static str,
 }
 
-/// Judges a dump of one window.
+/// Judges a dump (tensors of another program) of one window.
 ///
 /// # Errors
 /// Returns an error if the dump does not fit the model and the window, or a gate matches no site.
@@ -189,10 +189,10 @@ fn text(answer: &Answer) -> String {
     text + &format!("{verdict}: {failed} of {judged} fail by their own error{others}\n")
 }
 
-/// Tensors of a dump, by the names of their sites.
+/// Tensors of a dump (tensors of another program), by the names of their sites.
 struct Dump {
     tensors: HashMap<String, Vec<f32>>,
-    /// Names in the order in which a model passes the sites.
+    /// Names of the sites, in the order in which the model computes them.
     order: Vec<String>,
 }
 
@@ -225,10 +225,10 @@ impl Dump {
     }
 }
 
-/// Compares the tensors of a run with a dump.
+/// Compares each tensor of a run of the reference with the tensor of a dump (tensors of another program) at the same site.
 struct Reader<'a> {
     dump: &'a Dump,
-    /// True if each tensor of the run is replaced by the dump's tensor.
+    /// True if, after the comparison, the run continues with the dump's tensor.
     fed: bool,
     /// Sites that the run has reached, each with the pair of tensors to compare, and their shape.
     passed: Vec<(String, Pair, Vec<usize>)>,

@@ -1,4 +1,4 @@
-//! The search for culprits: smallest sets of places that make a gate fail if only they round like the wrong recipe.
+//! Searches for culprits: smallest sets of places (sites in layers) at which wrong rounding alone makes a gate fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,26 +19,27 @@ use ulplab_core::error::{Result, counted};
 use ulplab_core::metrics::{Pair, RELATIVE_L2};
 use ulplab_core::record::{Phase, Record};
 
-/// The result of a search: the places and formats that make a recipe fail.
+/// The result of a search: the sites and formats that make a recipe fail.
 #[derive(Serialize)]
 pub struct Explanation {
     pub recipe: String,
-    /// Number of places and formats in which the right and the wrong recipe differ.
+    /// Number of suspects: places and formats in which the right and the wrong recipe differ.
     pub suspects: usize,
     pub failed: Vec<Failed>,
     pub culprits: Vec<Culprit>,
-    /// The reason why channels and tokens were not searched, although the user wants them; `None` otherwise.
+    /// Reason why channels and tokens were not searched, although the options request it; `None` otherwise.
     pub undivided: Option<String>,
-    /// True if the gates hold when only the culprits are right and all else is wrong; `None` if that was not tested.
+    /// True if the gates hold when the culprits (the places found) round like the right recipe and all other places like the
+    /// wrong recipe; `None` if that was not tested.
     pub holds_without: Option<bool>,
     pub tests: Vec<Test>,
     pub cells: usize,
     pub seconds: f64,
-    /// Recipe that rounds like the wrong recipe only at the culprits, as TOML.
+    /// Recipe that rounds like the wrong recipe only at the culprits (the places that cause the failure), as TOML.
     pub toml: String,
     #[serde(skip)]
     pub wrong: SuspectSet,
-    /// Tensors at the culprits, before and after rounding.
+    /// Tensors at the culprits (the places that cause the failure), before and after rounding.
     #[serde(skip)]
     pub taken: Vec<Passage>,
     /// Name of the window that the capsule's tensors are from.
@@ -52,17 +53,17 @@ pub struct Failed {
     #[serde(skip)]
     pub rule: Rule,
     pub message: String,
-    /// The first place in a layer that exceeds the bound, in the first window that showed the failure.
+    /// The first layer and site at which the metric exceeds the bound, in the first window that showed the failure.
     pub first_beyond: Option<String>,
 }
 
-/// A culprit: places that make a gate fail even if everything else is right.
+/// A culprit: places at which wrong rounding makes a gate fail, even if all other places round like the right recipe.
 #[derive(Serialize)]
 pub struct Culprit {
     pub places: Vec<WrongPlace>,
-    /// Number of layers, places or formats in this culprit, depending on the level of the search.
+    /// Number of units in this culprit: layers, places or formats, depending on the level of the search.
     pub units: usize,
-    /// True if the gates hold as soon as one of these units is right.
+    /// True if tests showed that each unit is needed: the gates hold if any single unit rounds like the right recipe.
     pub minimal: bool,
     /// Channels whose errors alone make a gate fail; `None` if channels were not searched.
     pub channels: Option<Part>,
@@ -82,20 +83,22 @@ pub struct WrongPlace {
 pub struct Part {
     pub numbers: String,
     pub count: usize,
-    /// Number of channels or tokens with an error other than 0.
+    /// Number of all channels or tokens with an error other than 0.
     pub of: usize,
-    /// True if tests showed that the gates hold with one channel or token less.
+    /// True if tests showed that the gates hold without the channel or token that has the smallest of these errors.
     pub fewest: bool,
 }
 
 impl Explanation {
-    /// True if the search is complete: no culprit can be made smaller, and the gates hold without the culprits.
+    /// True if the search is complete: each culprit is minimal, and the gates hold if only the culprits round like the right
+    /// recipe.
     pub fn whole(&self) -> bool {
         self.holds_without == Some(true) && self.culprits.iter().all(|culprit| culprit.minimal)
     }
 }
 
-/// Searches for culprits down to the level `down_to`. `bench` has measured both recipes; `failed` are the failed verdicts.
+/// Searches for culprits (places that cause the failure) down to the level `down_to`. `bench` has measured both recipes; `failed`
+/// are the failed verdicts.
 ///
 /// # Errors
 /// Returns an error if the reference fails.
@@ -122,7 +125,8 @@ pub fn explain(bench: &mut Bench, failed: &[Verdict], down_to: Level) -> Result<
         left.retain(|suspect| !found.set.contains(suspect));
         culprits.push(Culprit::new(bench.mix, found, down_to));
     };
-    // Each culprit fails alone, but their errors may cancel: if all together pass, use only the first culprit.
+    // Each culprit alone makes a gate fail, but the errors of several culprits may cancel. If the gates hold with all culprits
+    // together, use only the first one.
     let first = culprits[0].wrong.clone();
     let mut wrong = first.clone();
     let suspects = culprits.iter().flat_map(|culprit| &culprit.wrong.suspects);
@@ -180,7 +184,8 @@ impl Culprit {
         }
     }
 
-    /// Finds the channels, and then the tokens, whose errors alone make a gate fail. The culprit must be one format at one place.
+    /// Finds the channels, and then the tokens, whose errors alone make a gate fail. This culprit must be a single format at a
+    /// single place (site in a layer).
     fn divide(&mut self, bench: &mut Bench, taken: &Passage, down_to: Level) -> Result<()> {
         let energies = taken.energies();
         let parts = [(Level::Channels, energies.channels), (Level::Tokens, energies.tokens)];
@@ -216,7 +221,7 @@ impl Culprit {
 }
 
 /// Returns the reason why the channels and tokens of the culprits cannot be searched; `None` if they can. `tensors` is the number
-/// of tensors at the culprits.
+/// of tensors that were captured at the culprits' places.
 fn undivided(bench: &Bench, culprits: &[Culprit], tensors: usize) -> Option<String> {
     let suspects = culprits.iter().flat_map(|culprit| &culprit.wrong.suspects);
     let suspects: Vec<usize> = suspects.copied().collect();
@@ -234,16 +239,16 @@ fn ranked(numbers: &[f64], keep: impl Fn(&usize) -> bool) -> Vec<usize> {
     order
 }
 
-/// The errors that each layer and each suspect makes when its input is the reference's tensor.
+/// The errors of each layer and of each suspect (place and format in question) when the inputs are the reference's tensors.
 struct Rank {
     /// Relative error of the output of each layer.
     layers: BTreeMap<usize, f64>,
-    /// Relative error that each suspect makes at its place.
+    /// Relative error that each suspect (place and format in question) makes when it rounds the tensor at its place.
     own: Vec<f64>,
 }
 
 impl Rank {
-    /// Runs the wrong recipe once, with the reference's tensors as input of every layer.
+    /// Measures the errors in one run of the wrong recipe, in which the input of every layer is the reference's tensor.
     fn measure(bench: &mut Bench) -> Result<Self> {
         let (mix, config) = (bench.mix, bench.config);
         let right = mix.rounding(&SuspectSet::default(), config).map_err(Mistake::usage)?;
@@ -266,7 +271,8 @@ impl Rank {
         })
     }
 
-    /// Finds a smallest set of suspects that makes a gate fail: searches layers, then places in these layers, then formats.
+    /// Finds a smallest set of suspects (places and formats) that makes a gate fail: searches layers, then places in these
+    /// layers, then formats.
     fn drill(&self, bench: &mut Bench, among: &BTreeSet<usize>, down_to: Level) -> Result<FailingSet> {
         let (mut set, mut minimal) = (among.clone(), true);
         for level in [Level::Layers, Level::Sites, Level::Formats] {
@@ -284,9 +290,9 @@ impl Rank {
         Ok(FailingSet { set, minimal })
     }
 
-    /// Returns the score by which the search ranks a group. The score of a layer is its output error; if some suspects of the
-    /// layer are already found, a share of that error. The score of a place or format is the largest error that its suspects
-    /// make.
+    /// Returns the score by which the search ranks a group of suspects (places and formats). The score of a place or format is
+    /// the largest error that its suspects make. The score of a layer is the error of the layer's output; it is reduced if the
+    /// group lacks the suspect with the layer's largest error.
     fn score(&self, mix: &Mix, group: &BTreeSet<usize>, level: Level) -> f64 {
         let largest = |suspects: &mut dyn Iterator<Item = usize>| suspects.map(|at| self.own[at]).fold(0.0, f64::max);
         let own = largest(&mut group.iter().copied());
@@ -299,7 +305,7 @@ impl Rank {
     }
 }
 
-/// Groups suspects into the units of a level: layers, places or formats.
+/// Groups suspects (places and formats in question) into the units of a level: layers, places or formats.
 fn groups(mix: &Mix, set: &BTreeSet<usize>, level: Level) -> Vec<BTreeSet<usize>> {
     let mut groups: BTreeMap<_, BTreeSet<usize>> = BTreeMap::new();
     for &at in set {
@@ -314,7 +320,8 @@ fn groups(mix: &Mix, set: &BTreeSet<usize>, level: Level) -> Vec<BTreeSet<usize>
     groups.into_values().collect()
 }
 
-/// Watches a run, and measures the error that each suspect alone makes when it rounds the tensor at its place.
+/// Watches a run of the model, and measures the error that each suspect (place and format in question) alone makes when it rounds
+/// a tensor.
 struct Errors<'a> {
     mix: &'a Mix,
     right: Rounding,

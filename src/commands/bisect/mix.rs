@@ -1,4 +1,5 @@
-//! Recipes between a right and a wrong one: they round like the wrong recipe at some places, and like the right recipe elsewhere.
+//! Mixtures of a right and a wrong recipe: they round like the wrong recipe at some places (sites in layers), and like the right
+//! recipe elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,14 +16,15 @@ use ulplab_core::error::counted;
 /// A layer and the name of a site in it. The layer is `None` for a site outside the layers.
 pub type Place = (Option<usize>, &'static str);
 
-/// A part of the wrong recipe that the search can turn on or off: all its rounding at a place, or one of its formats there.
+/// A part of the wrong recipe that the search can turn on or off: all rounding at a place (site in a layer), or one of the
+/// formats there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspect {
     pub layer: Option<usize>,
     pub site: &'static str,
-    /// Formats to which the wrong recipe rounds here, in its order; empty if only the right recipe rounds here.
+    /// Formats to which the wrong recipe rounds the tensor at this place, in order; empty if only the right recipe rounds there.
     pub formats: Vec<String>,
-    /// Indices of the rounds (steps that round matching tensors to a format) of the wrong recipe that this suspect turns on.
+    /// Indices of the rounding steps (`round` entries) of the wrong recipe that this suspect turns on.
     rounds: Vec<usize>,
 }
 
@@ -31,13 +33,14 @@ impl Suspect {
         (self.layer, self.site)
     }
 
-    /// Returns the full name of the place, such as `layers.37.output`.
+    /// Returns the name of the layer and site, such as `layers.37.output`.
     pub fn full(&self) -> String {
         Site::new(self.layer, self.site).to_string()
     }
 }
 
-/// A set of suspects. A set of one suspect may be limited to some channels or tokens.
+/// A set of suspects (places and formats that round like the wrong recipe). A set of one suspect may be limited to some channels
+/// or tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SuspectSet {
     pub suspects: BTreeSet<usize>,
@@ -54,34 +57,34 @@ impl SuspectSet {
     }
 }
 
-/// Two recipes, and the places at which they differ.
+/// Two recipes, and the places (sites in layers) at which they differ.
 pub struct Mix {
     pub right: Recipe,
     pub wrong: Recipe,
     seed: u64,
-    /// Suspects in the order in which a model passes their places.
+    /// Suspects (places and formats in question), in the order in which a model computes the tensors.
     pub suspects: Vec<Suspect>,
-    /// The rounds of each recipe at each place.
+    /// Rounding steps of both recipes at each place (site in a layer).
     places: BTreeMap<Place, Rounds>,
-    /// Layers that have each site, by the name of the site.
+    /// For the name of each site, the layers that have this site; `None` is the part of the model outside the layers.
     layers: BTreeMap<&'static str, Vec<Option<usize>>>,
 }
 
-/// Indices of the rounds (steps that round matching tensors to a format) of each recipe at one place.
+/// Indices of the rounding steps (`round` entries) of each recipe at one place (site in a layer).
 #[derive(Default)]
 struct Rounds {
     right: Vec<usize>,
     wrong: Vec<usize>,
-    /// Rounds of the wrong recipe that the right recipe also has; `None` if the wrong recipe lacks a round of the right one. If
-    /// `Some`, the wrong recipe only adds rounds.
+    /// Rounding steps of the wrong recipe that the right recipe also has; `None` if the wrong recipe lacks a step of the right
+    /// recipe. If this is `Some`, the wrong recipe only adds steps.
     common: Option<Vec<usize>>,
 }
 
 impl Mix {
-    /// Finds the places at which the recipes differ.
+    /// Finds the places (sites in layers) at which the recipes differ.
     ///
     /// # Errors
-    /// Returns an error if a recipe is invalid, or if the recipes differ in more than their rounds.
+    /// Returns an error if a recipe is invalid, or if the recipes differ in keys other than `round`.
     pub fn new(right: Recipe, wrong: Recipe, config: &dyn Config, seed: u64) -> Result<Self, Mistake> {
         for recipe in [&right, &wrong] {
             let keys = json::keys(recipe);
@@ -127,7 +130,8 @@ impl Mix {
         Ok(mix)
     }
 
-    /// Adds the suspects of a place, if the recipes differ there.
+    /// Adds the suspects of a place (site in a layer): the formats that may cause the failure. Adds none if the recipes do not
+    /// differ there.
     fn add(&mut self, (layer, site): Place) {
         let Some(here) = self.places.get_mut(&(layer, site)) else {
             return;
@@ -146,7 +150,8 @@ impl Mix {
             }
         }
         let each = match right.peek() {
-            // Here the wrong recipe rounds as the right recipe does, and has additional `round` entries. Each of these is a suspect.
+            // At this place the wrong recipe has all rounding steps of the right recipe, and additional ones. Each additional
+            // step is a suspect of its own.
             None => {
                 here.common = Some(common);
                 added.into_iter().map(|round| vec![round]).collect()
@@ -167,8 +172,8 @@ impl Mix {
         (0..self.suspects.len()).collect()
     }
 
-    /// Returns the reason why the channels and tokens of a suspect cannot be searched; `None` if they can. They cannot if the
-    /// right recipe rounds there as well, or if rounding a part of the tensor is invalid.
+    /// Returns the reason why the channels and tokens of a suspect (format at a place) cannot be searched: the right recipe also
+    /// rounds there, or rounding a part of the tensor is invalid. Returns `None` if they can be searched.
     pub fn undivided(&self, suspect: usize, config: &dyn Config) -> Option<String> {
         let at = &self.suspects[suspect];
         if !self.places[&at.place()].right.is_empty() {
@@ -181,8 +186,8 @@ impl Mix {
         self.rounding(&part, config).err().map(|mistake| mistake.message)
     }
 
-    /// Returns the first layer in which the recipes of `these` and `those` differ; `layers` (the number of layers) if none does.
-    /// differs.
+    /// Returns the first layer with a suspect (place and format) that is in only one of the sets `these` and `those`, or limited
+    /// to some channels or tokens; the number of layers (`layers`) if there is none.
     pub fn first_difference(&self, these: &SuspectSet, those: &BTreeSet<usize>, layers: usize) -> usize {
         let part = these.channels.is_some() || these.tokens.is_some();
         let differing = these.suspects.symmetric_difference(those);
@@ -191,10 +196,12 @@ impl Mix {
         layers_of.min().unwrap_or(layers)
     }
 
-    /// Returns the recipe that rounds like the wrong recipe at these suspects, and like the right recipe elsewhere.
+    /// Returns the recipe that rounds like the wrong recipe at the given suspects (places and formats), and like the right recipe
+    /// elsewhere.
     pub fn recipe(&self, wrong: &SuspectSet) -> Recipe {
         let part = wrong.channels.is_some() || wrong.tokens.is_some();
-        // Layers that use a round. Key: true for the wrong recipe, the round, the site, true if limited to channels or tokens.
+        // Layers that use each rounding step. The key has: true for a step of the wrong recipe, the step's index, the site, and
+        // true if the step is limited to some channels or tokens.
         let mut used: BTreeMap<(bool, usize, &'static str, bool), Vec<Option<usize>>> = BTreeMap::new();
         for (&(layer, site), here) in &self.places {
             let suspects = wrong.suspects.iter().map(|suspect| &self.suspects[*suspect]);
@@ -250,7 +257,7 @@ impl Mix {
         }
     }
 
-    /// Resolves the recipe that [`Self::recipe`] returns for this model.
+    /// Converts the recipe of [`Self::recipe`] to the rounding steps at each site of the model `config`.
     ///
     /// # Errors
     /// Returns an error if the recipe does not resolve.
@@ -258,7 +265,8 @@ impl Mix {
         self.recipe(wrong).resolve(config, self.seed)
     }
 
-    /// Describes a set of suspects: the wrong places, or "all but" the right places if that is shorter.
+    /// Describes a set of suspects: the places that round like the wrong recipe or, if this is shorter, "all but" and the places
+    /// that round like the right recipe.
     pub fn words(&self, wrong: &SuspectSet) -> String {
         let rest: BTreeSet<usize> = self.all().difference(&wrong.suspects).copied().collect();
         let mut words = match (wrong.suspects.len(), rest.len()) {
@@ -276,7 +284,8 @@ impl Mix {
         words
     }
 
-    /// Returns `layers 3,5-9` if the set has all suspects of these layers; else the first few places.
+    /// Returns `layers 3,5-9` if the set has all suspects of these layers; else the names of the first few places (sites in
+    /// layers).
     fn named(&self, suspects: &BTreeSet<usize>) -> String {
         const SHOWN: usize = 3;
         let of = |suspect: &usize| &self.suspects[*suspect];

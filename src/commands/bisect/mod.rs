@@ -35,14 +35,16 @@ use ulplab_core::error::{Error, Exit, Result, did_you_mean};
 
 /// Find where a failure comes from: which layers, sites and formats make a gate fail, or where two runs or a dump diverge.
 ///
-/// EXPERIMENT, or the folder of a RUN: a recipe that fails its gates is compared with a right one. The answer is a smallest set
-/// of places that fails with all else right, and whether the gates hold with these right and all else wrong; with a recipe that
-/// reproduces it. Layers that a right or wrong recipe has already computed are not computed again.
+/// EXPERIMENT, or the folder of a RUN: compares a recipe that fails its gates with a right recipe. Prints a smallest set of
+/// places (sites in layers) whose wrong rounding alone makes a gate fail, and a recipe that reproduces the failure. Also tests
+/// whether the gates hold if only these places are right. Layers that were computed for one of the two recipes are reused.
 ///
-/// Two RUNs of one experiment, e.g. of two commits or devices: the first site, in the order of the model, whose numbers differ.
+/// Two RUNs of one experiment, e.g. of two commits or devices: prints the first site, in the order of the model, whose metrics
+/// differ.
 ///
-/// EXPERIMENT and --dump FILE: a safetensors file with tensors called as `ulplab list sites` calls them (`layers.3.output`), from
-/// any program that read the window. Every site is computed by the reference from what the dump has before it.
+/// EXPERIMENT and --dump FILE: judges tensors of another program that read the same window. FILE is in safetensors, with the
+/// tensor names of `ulplab list sites` (`layers.3.output`). The reference computes each site from the dump's tensors before that
+/// site, so the error of a site is its own.
 ///
 /// Exit code: 100 if something fails or differs; 0 if nothing does; 4 if the search ended early, or no gate judges a dump; 2 if
 /// the recipe fails no gate.
@@ -51,32 +53,32 @@ pub struct BisectArgs {
     /// An experiment file, or the folder of a run; or the folders of two runs.
     #[arg(required_unless_present = "replay", num_args = 1..=2, value_name = "EXPERIMENT|RUN")]
     pub of: Vec<PathBuf>,
-    /// The recipe that fails [default: of a run the first that fails; of an experiment the only one that gates bind].
+    /// The recipe that fails [default: the first that fails in the run; for an experiment, the only recipe with gates].
     #[arg(long, value_name = "NAME")]
     pub recipe: Option<String>,
     /// The recipe that is right.
     #[arg(long, value_name = "NAME", default_value = REFERENCE)]
     pub right: String,
-    /// The finest level of the search. Channels and tokens are searched if a single format at a single place is found.
+    /// The finest level of the search. Channels and tokens are only searched if the failure comes from one format at one place.
     #[arg(long, value_enum, default_value_t = Level::Formats)]
     pub to: Level,
-    /// The most cells to run: recipes × phases × windows. A search that needs more says what it has found; the two recipes, and the
-    /// ranking, are always run.
+    /// Maximum number of cells to run: recipes × phases × windows. A search that needs more cells prints the result so far. The
+    /// cells of both recipes, and of the ranking of places, are always run.
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub cells: usize,
-    /// Write what passes at the places that were found to a safetensors file.
+    /// Write a capsule: a safetensors file with the tensors at the places found, before and after rounding.
     #[arg(long, value_name = "FILE", value_parser = crate::output::file_name())]
     pub capsule: Option<PathBuf>,
-    /// Judge a capsule again: whether what was wrong is still wrong. Needs nothing but the file.
+    /// Round the tensors of a capsule again, and print whether the failure still occurs. Needs only this file.
     #[arg(long, value_name = "CAPSULE", conflicts_with_all = ["of", "recipe", "capsule", "output", "dump", "gates", "overrides", "rules"])]
     pub replay: Option<PathBuf>,
-    /// Write an experiment with the recipe that was found and the gates that it fails.
+    /// Write an experiment with the recipe that the search found, and the gates that this recipe fails.
     #[arg(short, long, value_name = "FILE", value_parser = crate::output::file_name())]
     pub output: Option<PathBuf>,
-    /// Tensors at sites, from a program that read the window of the experiment.
+    /// Safetensors file of another program that read the window: tensors with the names of sites.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["recipe", "capsule", "output", "rules"])]
     pub dump: Option<PathBuf>,
-    /// The window that the dump is of [default: the first].
+    /// Name of the window that the dump's program read [default: the first window].
     #[arg(long, value_name = "NAME", requires = "dump")]
     pub window: Option<String>,
     /// Require a bound at the sites of a dump, e.g. 'layers.*.output:relative_l2<=1e-3'; repeatable.
@@ -85,7 +87,7 @@ pub struct BisectArgs {
     /// Override a key of the experiment, e.g. --set tokens=128.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub overrides: Vec<String>,
-    /// Use the gates of this file instead of the experiment's own. The file is an experiment, or contains only [[gate]].
+    /// Use the gates of this file instead of the experiment's own. The file is an experiment, or contains only `[[gate]]` tables.
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
     /// Print one JSON object instead of the text.
@@ -94,7 +96,7 @@ pub struct BisectArgs {
     /// Show no progress.
     #[arg(long)]
     pub no_progress: bool,
-    /// Refuse a search that needs more memory, e.g. 16G [default: the free memory of the machine].
+    /// Refuse a search that needs more memory than this, e.g. 16G [default: the free memory of the machine].
     #[arg(long, value_name = "SIZE")]
     pub max_memory: Option<Bytes>,
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
@@ -129,7 +131,8 @@ pub fn run(args: &BisectArgs) -> Result<Exit> {
     }
 }
 
-/// Searches for the culprits in an experiment. `of` is the experiment's file or the folder of a run.
+/// Searches for the culprits (places that cause the failure) in an experiment. `of` is the experiment's file or the folder of a
+/// run.
 fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
     let message = "--capsule needs --to sites, or further: layers have no tensor of their own";
     Error::refuse(args.capsule.is_some() && args.to < Level::Sites, message)?;
@@ -180,7 +183,7 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
     let (right, wrong) = (recipe(&study, &args.right)?, recipe(&study, &name)?);
     let both = format_args!("'{name}' is both the right recipe and the one that fails");
     Error::refuse(right.name == wrong.name, both)?;
-    // Uses the gates of the manifest: a gate that states a rate of false alarms (`flake`) has its computed bound there.
+    // Use the gates of the manifest, where a gate that states a rate of false alarms (`flake`) has its computed bound.
     let gates = &prepared.manifest.experiment.gates;
     let rules = gates.iter().filter(|rule| !rule.control && rule.binds(&name));
     let rules: Vec<&Rule> = rules.collect();
@@ -228,7 +231,7 @@ fn search(
     let mut bench = Bench::new(model, mix, &windows, &show)?;
     let failed = bench.wrong(rules)?;
     bench.right()?;
-    // Reserves one cell for the last run, which captures the tensors at the culprits.
+    // Reserve one cell for the last run, which captures the tensors at the places found.
     bench.most = args.cells.saturating_sub(1);
     let found = explain::explain(&mut bench, &failed, args.to);
     bar.finish_and_clear();
@@ -242,7 +245,7 @@ pub(super) fn model_study(experiment: &Experiment, command: &str) -> Result<Mode
     studies::read_as(experiment)?.ok_or_else(other)
 }
 
-/// Returns the only recipe that gates bind, or an error if there are several or none.
+/// Returns the only recipe to which gates apply, or an error if there are several or none.
 fn only_bound(question: &Question) -> Result<String> {
     let experiment = &question.parsed.experiment;
     let rules = || experiment.gates.iter().filter(|rule| !rule.control);

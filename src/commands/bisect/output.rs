@@ -52,7 +52,8 @@ pub fn experiment(of: &Experiment, found: &Recipe, rules: &[&Rule], explained: &
     experiment_of(&experiment, std::slice::from_ref(found))
 }
 
-/// Returns an experiment file with these recipes in place of its own, and only the gates that name one of them.
+/// Returns a copy of an experiment file in which these recipes replace all recipes. Keeps only the gates that name one of the new
+/// recipes.
 pub fn experiment_of(of: &Experiment, recipes: &[Recipe]) -> Result<String> {
     let mut experiment = of.clone();
     experiment.body.remove("recipe");

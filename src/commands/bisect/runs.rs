@@ -16,7 +16,7 @@ use crate::run::Run;
 use ulplab_core::error::{Error, Exit, Result, counted, refuse};
 use ulplab_core::record::{Phase, Record, place};
 
-/// Maximum number of recipes or cells to name, of those that only one run has.
+/// Maximum number of listed names of recipes or cells that only one run has.
 const NAMES: usize = 5;
 
 /// The result of comparing two runs.
@@ -38,7 +38,7 @@ struct Divergence {
 #[derive(Serialize)]
 struct OneSided {
     numbers: usize,
-    /// Recipes and cells of which the other run has no record.
+    /// Recipes and cells without any record in the other run.
     recipes: Vec<String>,
     cells: Vec<String>,
 }
@@ -50,7 +50,7 @@ struct Diverging {
     phase: Phase,
     /// Number of windows with a metric value that differs.
     windows: usize,
-    /// The first metric value that differs, in the order in which a model passes the sites.
+    /// The first metric value that differs, in the order in which a model computes the sites.
     first: First,
     differing: usize,
     of: usize,
@@ -133,7 +133,7 @@ impl OneSided {
         }
     }
 
-    /// Returns a line about these records; empty if there are none.
+    /// Returns a line of text about the records that only one run has; empty if there are none. `which` names this run.
     fn line(&self, which: &str) -> String {
         let named = |noun: &str, names: &[String]| {
             let more = if names.len() > NAMES { ", …" } else { "" };
@@ -190,7 +190,7 @@ fn text(found: &Divergence, [base, new]: &[String; 2]) -> String {
         text += &format!("{differing} of {of} numbers in {windows}");
         text += &match (layers.is_empty(), phase) {
             (true, _) => "\n".to_string(),
-            // In the local phase, the input of each layer is the reference's tensor.
+            // In the local phase, each layer gets the reference's tensor as input, so each difference arose in the layer itself.
             (false, Phase::Local) => format!(", each by itself in layers {layers}\n"),
             (false, Phase::Cumulative) => format!(", in layers {layers}\n"),
         };

@@ -1,14 +1,15 @@
-//! Search for a minimal failing set of suspects (places and formats). A set fails if a gate fails when exactly its suspects round
-//! like the wrong recipe and everything else like the right recipe.
+//! Search for a minimal failing set of suspects (places and formats). In the test of a set, the suspects of the set round like
+//! the wrong recipe, and everything else like the right recipe. The set fails if a gate fails.
 //!
-//! Suspects are tested in the order of a ranking. A wrong ranking costs more tests, but the answer stays right: every returned
+//! Suspects are tested in the order of a ranking. A poor ranking costs more tests, but the answer stays correct: every returned
 //! set was tested and fails.
 
 use std::collections::BTreeSet;
 
 use ulplab_core::error::Result;
 
-/// The result of a test: true if the set fails; `None` if no more tests are allowed.
+/// The result of a test: true if a gate fails when only this set of suspects rounds like the wrong recipe; `None` if the limit on
+/// tests is reached.
 pub type Answer = Result<Option<bool>>;
 
 /// A set that fails.
@@ -19,13 +20,13 @@ pub struct FailingSet {
     pub minimal: bool,
 }
 
-/// Finds a set of suspects that fails, and that passes without any one of its members. The caller has tested that all suspects
-/// together fail and that the empty set passes.
+/// Finds a minimal set of suspects (places and formats): a gate fails if exactly these round wrongly, and passes without any one
+/// of them. The caller has tested that all suspects together fail and that the empty set passes.
 ///
-/// A halving search finds the shortest prefix of the ranking that fails. Its last suspect is needed. The search is repeated with
-/// the needed suspects always in the set, until they fail alone. (The result is Zeller and Hildebrandt's minimal failing set,
-/// found as in Junker's QuickXplain.) Finding m of n suspects takes about m · (log₂ n + 2) tests. Errors may cancel, so a larger
-/// set may pass where a smaller one fails. For this reason the last step tries to remove each member again.
+/// A halving search finds the shortest prefix of the ranking that fails; the last suspect of this prefix is needed. The search is
+/// repeated with the needed suspects always in the set, until they fail alone. (The result is Zeller and Hildebrandt's minimal
+/// failing set, found as in Junker's QuickXplain.) Finding m of n suspects takes about m · (log₂ n + 2) tests. Errors may cancel,
+/// so a larger set may pass where a smaller one fails. For this reason the last step tries to remove each member again.
 ///
 /// # Errors
 /// Returns an error if a test fails to run.
@@ -40,7 +41,7 @@ pub fn smallest(ranked: &[usize], fails: &mut impl FnMut(&BTreeSet<usize>) -> An
             let (set, minimal) = (needed, false);
             return Ok(FailingSet { set, minimal });
         }
-        // If the shortest prefix is empty, the needed suspects fail alone.
+        // The shortest failing prefix is empty if the needed suspects (places and formats) fail alone.
         needed.extend(rest.pop());
         if shortest == 0 {
             break;
@@ -49,17 +50,17 @@ pub fn smallest(ranked: &[usize], fails: &mut impl FnMut(&BTreeSet<usize>) -> An
     reduced(needed, fails)
 }
 
-/// Returns the length of the shortest prefix of a ranking that fails together with the `needed` suspects, and true if no shorter
-/// prefix fails. The whole ranking must fail.
+/// Returns the length of the shortest prefix of a ranking that fails together with the `needed` suspects. Also returns true if
+/// tests showed that no shorter prefix fails. The whole ranking must fail.
 pub fn beginning(
     needed: &BTreeSet<usize>,
     ranked: &[usize],
     fails: &mut impl FnMut(&BTreeSet<usize>) -> Answer,
 ) -> Result<(usize, bool)> {
-    // Invariant: prefixes shorter than `low` pass, and the prefix of length `high` fails.
+    // Invariant: the prefixes of the ranking that are shorter than `low` pass, and the prefix of length `high` fails.
     let (mut low, mut high) = (usize::from(needed.is_empty()), ranked.len());
-    // Tests the shortest prefix first, and then the prefix without the last suspect. A single fault already fails in the shortest
-    // prefix; an error that is spread over all suspects fails only in the longest.
+    // Tests the shortest prefix first, and then the whole ranking without its last suspect. These tests soon decide two common
+    // cases: one faulty suspect that is ranked first, and an error to which all suspects contribute.
     let last = (!needed.is_empty()).then(|| high.saturating_sub(1));
     let mut ends = std::iter::once(low).chain(last);
     while low < high {

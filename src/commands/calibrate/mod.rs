@@ -1,4 +1,4 @@
-//! `ulplab gate --calibrate`: measures the false alarms of each gate of an experiment, and the errors that the gate notices.
+//! `ulplab gate --calibrate`: measures how often each gate of an experiment gives a false alarm, and which errors it detects.
 
 mod notes;
 mod null;
@@ -23,30 +23,30 @@ use ulplab_core::list::grouped;
 use ulplab_core::metrics::Metric;
 use ulplab_core::record::Record;
 
-/// Options of `ulplab gate` that measure gates in the place of runs.
+/// Options of `ulplab gate` that measure the gates of an experiment instead of judging a run.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct CalibrateArgs {
-    /// Measure the gates of this experiment themselves: how often each fails what is right (its size), and how often it notices an error of
-    /// a stated size (its power). Recipes are computed on other windows of the same texts and other draws of the same generators, those of
-    /// models in drawn orders of sums.
+    /// Measure the gates of this experiment: how often each gate fails correct results (its size), and how often it detects an
+    /// error of a stated size (its power). Recipes run on other windows of the same texts and on other random inputs; models also
+    /// add in random orders.
     #[arg(long, value_name = "EXPERIMENT", conflicts_with_all = ["run", "rules", "json"], requires = "output")]
     pub calibrate: Option<PathBuf>,
-    /// The file to write the calibration to; gates with `flake` name it.
+    /// File to write the calibration to; gates with `flake` name this file.
     #[arg(short, long, value_name = "FILE", requires = "calibrate", value_parser = crate::output::file_name())]
     pub output: Option<PathBuf>,
-    /// Draws of each gate's statistic, each over as many windows as the experiment has.
+    /// Number of random samples (draws) of each gate's statistic. Each sample has as many windows as the experiment.
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u16).range(1..), requires = "calibrate")]
     pub draws: u16,
-    /// An error to notice, in multiples of the recipe's own, as noise; may be given several times [default: 2 and 4].
+    /// Size of the noise to detect, in multiples of the recipe's own error; repeatable [default: 2 and 4].
     #[arg(long = "effect", value_name = "GAIN", requires = "calibrate")]
     pub effects: Vec<f64>,
-    /// Folder of the run that draws; a run that is there is continued [default: runs/<name>-null/<time>].
+    /// Folder of the calibration run; an existing run is continued [default: runs/<name>-null/<time>].
     #[arg(long, value_name = "DIR", requires = "calibrate")]
     pub null: Option<PathBuf>,
     /// Override a key of the experiment, e.g. --set tokens=128.
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "calibrate")]
     pub overrides: Vec<String>,
-    /// Print the page of stored calibrations, as Markdown.
+    /// Print a Markdown page about these stored calibrations.
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["run", "rules", "json", "calibrate"])]
     pub calibrated: Vec<PathBuf>,
 }
@@ -135,7 +135,8 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
     })
 }
 
-/// Runs the null experiment, or continues its run. Writes the experiment's file next to the folder of the run.
+/// Runs the null experiment (correct recipes on other inputs), or continues its run. Writes the experiment's file next to the
+/// folder of the run.
 fn measure(args: &CalibrateArgs, null: &Null) -> Result<(Folder, Manifest)> {
     let name = &null.experiment.name;
     let out = args.null.clone();
@@ -156,7 +157,8 @@ fn measure(args: &CalibrateArgs, null: &Null) -> Result<(Folder, Manifest)> {
     })
 }
 
-/// Returns the windows of each draw: an equal share of the randomly drawn windows, and then `texts` windows of text.
+/// Returns the windows of each of `draws` random samples: an equal share of the windows with random inputs, then `texts` windows
+/// of text.
 fn sets(manifest: &Manifest, texts: usize, draws: usize) -> Vec<Vec<&str>> {
     let all = &manifest.plan.windows;
     let (drawn, text) = all.split_at(all.len() - texts * draws);
@@ -171,7 +173,8 @@ fn sets(manifest: &Manifest, texts: usize, draws: usize) -> Vec<Vec<&str>> {
     (0..draws).map(set).collect()
 }
 
-/// Returns the values of a gate's statistic on one recipe, one for each draw.
+/// Returns the values of a gate's statistic on one recipe, one for each set of windows: first with the correct candidate, then
+/// with noise of each size. If values are missing, stores the reason.
 fn drawn(
     folder: &Folder,
     sets: &[Vec<&str>],
@@ -210,7 +213,8 @@ fn drawn(
     Ok(found)
 }
 
-/// Returns a gate's statistic at its worst place, for each set of windows; `None` if it is not finite.
+/// Returns a gate's statistic at the layer and site where it is worst, for each set of windows; `None` if the statistic is not
+/// finite.
 fn statistics(folder: &Folder, sets: &[Vec<&str>], rule: &Rule, recipe: &str) -> Result<Vec<Option<f64>>> {
     let better = direction(&rule.require, Metric::find(&rule.metric)?);
     let looks = |record: &Record| rule.looks_at(&record.metric, record.layer, &record.site);

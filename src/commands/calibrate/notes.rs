@@ -7,10 +7,10 @@ use ulplab_core::error::{Result, counted};
 use ulplab_core::list::{distinct, grouped};
 use ulplab_core::metrics::Metric;
 
-/// A gate should notice noise that is this many times as large as the error of its recipe.
+/// Size of the noise that every gate should detect, in multiples of the recipe's error. Notes name the gates that do not.
 const TO_NOTICE: f64 = 2.0;
 
-/// A note on all recipes of a gate gives their number instead of their names if there are more recipes than this.
+/// Largest number of recipes that a note names. A note on more recipes gives only their number.
 const NAMED: usize = 6;
 
 /// A note on a recipe, as two texts: the part before the name of the recipe, and the part after the name.
@@ -39,7 +39,8 @@ pub fn of(calibration: &Calibration) -> Result<Vec<String>> {
     Ok(grouped(notes).into_iter().map(line).collect())
 }
 
-/// Returns notes on a gate that fails right results, and on a gate that does not notice noise.
+/// Returns notes about two defects of a gate on a recipe: it fails correct results, or it never fails with noise of size
+/// `TO_NOTICE`.
 fn findings(gate: &CalibratedGate, recipe: &CalibratedRecipe) -> Result<Vec<Said>> {
     let judged = Judged::new(gate, recipe)?;
     let (title, mut said) = (gate.title(), Vec::new());

@@ -1,4 +1,4 @@
-//! The null experiment: it measures right candidates (the null distribution), and candidates with faults of a stated size.
+//! The null experiment: it measures correct candidates (the null distribution), and candidates with noise of a stated size.
 
 use crate::experiment::{Experiment, Head, Rule, Statistic};
 use crate::gate::calibration::direction;
@@ -8,7 +8,7 @@ use crate::studies::null::Wanted;
 use ulplab_core::list::distinct;
 use ulplab_core::metrics::Metric;
 
-/// Metrics that noise of any size leaves unchanged, and what these metrics notice.
+/// Metrics that noise of any size leaves unchanged, each with a text about the faults that the metric detects.
 const UNMOVED: [(&str, &str); 2] = [
     (
         "nonfinite",
@@ -20,27 +20,27 @@ const UNMOVED: [(&str, &str); 2] = [
     ),
 ];
 
-/// A gate on a recipe, and the recipes of the null experiment that measure this gate.
+/// A gate on a recipe, and the recipes of the null experiment (correct ones, and ones with noise) that measure this gate.
 pub struct Trial<'a> {
     pub rule: &'a Rule,
     pub recipe: String,
-    /// Name of the recipe that measures correct results on new draws; or the reason why there is none.
+    /// Name of the recipe that measures correct results on new random inputs; or the reason why there is none.
     pub null: Result<String, String>,
-    /// Recipes that have noise in place of the rounding error, each with the size of the noise relative to that error; or the
-    /// reason why there are none.
+    /// Recipes with noise in place of the rounding error, each with the size of the noise relative to this error; or the reason
+    /// why there are none.
     pub effects: Result<Vec<(f64, String)>, String>,
 }
 
-/// The null experiment, and the gates that its recipes measure.
+/// The null experiment (correct recipes, and recipes with noise), and the gates that its recipes measure.
 pub struct Null<'a> {
     pub experiment: Experiment,
-    /// Patterns of the cells that a gate reads.
+    /// Patterns of the ids of all cells that the gates read.
     pub cells: Vec<String>,
     pub trials: Vec<Trial<'a>>,
 }
 
-/// Returns the null experiment for all gates of an experiment, with `draws` draws of each statistic. `effects` are multiples of a
-/// recipe's own error.
+/// Returns the null experiment (correct recipes, and recipes with noise) for all gates of an experiment, with `draws` random
+/// samples of each statistic. `effects` are sizes of noise, in multiples of a recipe's own error.
 ///
 /// # Errors
 /// Returns the reason if gates of this kind of experiment are not calibrated.
@@ -107,7 +107,7 @@ pub fn derive<'a>(head: &'a Head, study: &dyn Study, draws: usize, effects: &[f6
     })
 }
 
-/// Returns the reason why a gate cannot be calibrated, if it is the same for all metrics; `None` otherwise.
+/// Returns the reason why a gate cannot be calibrated, for reasons that hold with every metric; `None` otherwise.
 fn not_asked(rule: &Rule) -> Option<&'static str> {
     if rule.control {
         return Some("it is a control, which something bad must meet");
@@ -118,7 +118,8 @@ fn not_asked(rule: &Rule) -> Option<&'static str> {
     None
 }
 
-/// Returns the sizes of noise for a gate, relative to the recipe's error; their inverses if the gate rejects too good results.
+/// Returns the sizes of noise to test for a gate, in multiples of the recipe's error. For a gate that rejects too small errors,
+/// returns the inverse sizes.
 fn gains(rule: &Rule, effects: &[f64]) -> impl Iterator<Item = f64> {
     let unmoved = UNMOVED.iter().any(|(metric, _)| *metric == rule.metric);
     let inverted = Metric::find(&rule.metric).is_ok_and(|metric| direction(&rule.require, metric) != metric.better);

@@ -14,8 +14,8 @@ use ulplab_core::error::Result;
 const FOLDER: &str = "experiments";
 const SCHEMA: &str = "experiments/experiment.schema.json";
 
-/// Returns the shipped experiments that are not among `calibrations`, sorted by name, each with the reason. Returns nothing if no
-/// experiments are shipped.
+/// Returns the shipped experiments that are not among `calibrations`, sorted by name, each with the reason. Returns an empty list
+/// if this machine does not have the shipped experiments.
 pub fn uncalibrated(calibrations: &[Calibration]) -> Result<Vec<Uncalibrated>> {
     let schema = shipped::find(SCHEMA);
     let Some(folder) = schema.as_deref().and_then(Path::parent) else {

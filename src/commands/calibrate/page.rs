@@ -13,10 +13,10 @@ pub struct Uncalibrated {
     pub why: String,
 }
 
-/// Rates of false alarms for which bounds are shown.
+/// False-alarm rates for which the page shows the bound that each gate would have.
 pub const RATES: [f64; 2] = [1e-3, 1e-6];
 
-/// Returns the page of `calibrations`, and of the other shipped experiments.
+/// Returns the page about these calibrations, and about `others`, the shipped experiments without a calibration.
 pub fn page(calibrations: &[Calibration], others: &[Uncalibrated]) -> Result<String> {
     let mut text = String::from(
         "# Size and power of the gates of experiments\n\n\
@@ -78,7 +78,7 @@ fn line(cells: &[String]) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 
-/// Describes the windows and texts of a draw.
+/// Describes the windows and texts of which each random sample (draw) consists.
 fn data(calibration: &Calibration) -> String {
     let texts = calibration.windows - calibration.drawn_windows;
     let text = (texts > 0).then(|| {
@@ -93,7 +93,7 @@ fn data(calibration: &Calibration) -> String {
     all.join(" and ")
 }
 
-/// Returns the noise factors that have a column in the table, sorted.
+/// Returns the factors between noise and rounding error that have a column in the table, sorted.
 fn gains(calibration: &Calibration) -> Vec<f64> {
     let recipes = calibration.gates.iter().flat_map(|gate| &gate.recipes);
     let gains = recipes.flat_map(|recipe| recipe.effects.iter().map(Effect::factor));

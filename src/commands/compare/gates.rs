@@ -15,14 +15,14 @@ use ulplab_core::tensorfile::{Kind, Tensor};
 pub struct Gate {
     /// The text that the user wrote.
     text: String,
-    /// Pattern of the names of the tensors that the gate binds.
+    /// Pattern of the names of the tensors to which the gate applies.
     pub pattern: String,
     pub metric: &'static Metric,
     pub bound: Bound,
 }
 
 impl Gate {
-    /// True if the gate binds a tensor called `name`.
+    /// True if the gate's pattern matches the tensor name `name`.
     pub fn matches(&self, name: &str) -> bool {
         matches(&self.pattern, name)
     }
@@ -54,7 +54,8 @@ impl FromStr for Gate {
     }
 }
 
-/// Returns the gates of each pair: for each metric, the first gate whose pattern matches. A gate that binds no pair is an error.
+/// Returns the gates of each pair: for each metric, the first gate whose pattern matches. A gate that applies to no pair is an
+/// error.
 pub(super) fn bind<'g>(gates: &'g [Gate], pairs: &[(Tensor, Tensor)]) -> Result<Vec<Vec<&'g Gate>>> {
     let mut used = vec![false; gates.len()];
     let mut bound = Vec::new();

@@ -17,13 +17,13 @@ pub(super) struct Comparison<'a> {
     pub got: Tensor<'a>,
     /// Number of NaN and infinite elements in each tensor.
     pub nonfinite: [u64; 2],
-    /// Values of the metrics that are defined for these tensors; for floating-point tensors only.
+    /// Values of the metrics that are defined for these tensors; empty unless both are floating-point tensors.
     pub metrics: Vec<(&'static Metric, f64)>,
     /// The element with the largest error, or the first element that is finite in only one tensor.
     pub worst: Option<Worst>,
     pub exact: Option<IntegerDifferences>,
     pub gates: Vec<GateResult<'a>>,
-    /// Gates that cannot fail for any numbers of these types, one sentence each.
+    /// Gates that test nothing, since they pass for all numbers of these types; one sentence each.
     pub idle: Vec<String>,
     /// Failures, one sentence each. The comparison passes if there are none.
     pub failures: Vec<String>,
@@ -87,12 +87,12 @@ impl<'a> Comparison<'a> {
         comparison
     }
 
-    /// Returns the reason why a comparison without failures judges nothing: no elements, no finite elements, or different real
-    /// numbers without a gate. `None` if it judges something.
+    /// Returns the reason why a comparison without failures does not count as a pass: the tensors have no elements, or no finite
+    /// elements, or they differ and no gate bounds the difference. `None` if the comparison counts.
     pub fn unjudged(&self) -> Option<Unjudged> {
         let elements = self.want.shape.iter().product::<usize>() as u64;
         let equal = self.worst.as_ref().is_none_or(|worst| worst.want == worst.got);
-        // A gate on the metric of numbers that are not finite bounds only how many of them there are.
+        // A gate on the metric `nonfinite` bounds only the number of non-finite elements: it does not judge the differences.
         let bounds_numbers = |judged: &GateResult| judged.gate.metric.name != NONFINITE;
         match () {
             () if !self.failures.is_empty() => None,
@@ -180,7 +180,8 @@ fn is_of_logits(metric: &Metric) -> bool {
     matches!(metric.eval, Eval::Logits(_))
 }
 
-/// Returns the rows of the last dimension as logits. `None` if rows are empty, or a type is not a real number.
+/// Interprets the tensors as logits, for the metrics of logits: the size of the last dimension is the size of the vocabulary.
+/// `None` if rows are empty, or an element type is not a floating-point type.
 fn logits_of(want: &Tensor, got: &Tensor) -> Option<Logits> {
     let vocabulary = want.shape.last().copied().filter(|size| *size > 0)?;
     Some(Logits::new(&want.to_f64()?, &got.to_f64()?, vocabulary, &[]))
@@ -190,7 +191,7 @@ fn logits_of(want: &Tensor, got: &Tensor) -> Option<Logits> {
 pub(super) fn digits(value: f64, dtype: Dtype) -> String {
     match dtype {
         Dtype::F64 => format!("{value:?}"),
-        // All other types were decoded to f32, so the cast restores the original.
+        // Values of all other types came from an f32, so the cast to f32 is exact.
         _ => format!("{:?}", value as f32),
     }
 }

@@ -27,10 +27,10 @@ use ulplab_core::tensorfile::{Kind, TensorFile};
 
 /// Compare the tensors of two files; the first is the reference.
 ///
-/// Reads .safetensors and .npy. Tensors are paired by name; a .npy holds one tensor, and is paired with the only tensor of
-/// the other file. Checks run in this order: shape, then NaN and infinities (which must be at the same positions), then
-/// metrics (in f64). Integers, booleans and E8M0 scales must be equal. A tensor that differs and that no gate binds is not
-/// judged, and neither is one without a finite number: it fails only if its shape, or the positions of NaN and infinities, differ.
+/// Reads .safetensors and .npy. Tensors are paired by name; a .npy holds one tensor, and is paired with the only tensor of the
+/// other file. Checks run in this order: shape, then NaN and infinities (which must be at the same positions), then metrics (in
+/// f64). Integers, booleans and E8M0 scales must be equal. A tensor is not judged if it differs and no gate applies to it, or if
+/// it has no finite number. It then fails only if its shape, or the positions of NaN and infinities, differ.
 ///
 /// Exit code: 0 every tensor passed; 100 a gate failed, or shapes, NaN/Inf or exact values differ; 4 nothing failed, but not every
 /// tensor was judged; 2 a tensor is in one file only, or the input is bad.
@@ -45,8 +45,8 @@ pub struct CompareArgs {
     pub metrics: Vec<String>,
     /// Require a bound of a metric, e.g. 'cosine>=0.999' or 'logits*:diff<=1e-3'; repeatable.
     ///
-    /// A pattern before the colon selects tensors: `*` matches any characters but a dot, `**` any characters; a gate without
-    /// a pattern binds all tensors. For each tensor and metric, the first gate with a matching pattern applies, so write
+    /// A pattern before the colon selects tensors: `*` matches any characters but a dot, `**` any characters; a gate without a
+    /// pattern applies to all tensors. For each tensor and metric, the first gate with a matching pattern applies, so write
     /// exceptions first: --gate 'router.*:diff<=1e-2' --gate 'diff<=1e-3'. A NaN fails every gate. A gate that applies to no
     /// tensor is an error.
     #[arg(long = "gate", value_name = "[PATTERN:]METRIC>=BOUND")]
@@ -137,7 +137,8 @@ fn pair_metric(name: &str) -> Result<&'static Metric> {
     )))
 }
 
-/// True if a metric is defined for two tensors, or for two tensors of logits without the true next tokens.
+/// True if a metric can be computed from two tensors alone. This includes metrics of logits that do not need the true next
+/// tokens.
 fn two_tensors_do(metric: &Metric) -> bool {
     let two = Logits::new(&[0.0, 1.0], &[1.0, 0.0], 2, &[]);
     matches!(metric.eval, Eval::Pair(_)) || metric.measure(&two).is_some()
@@ -170,7 +171,7 @@ fn pair<'a>(args: &CompareArgs, want: &'a TensorFile, got: &'a TensorFile) -> Re
     Ok(pairing)
 }
 
-/// Returns a hint if the user compares unquantized numbers with codes and scales; else an empty text.
+/// Returns the hint for a user who compares unquantized tensors with a file of codes and scales; an empty text for other files.
 fn unlike(want: &TensorFile, got: &TensorFile) -> String {
     let is_quantized = |file| parts(file).is_ok_and(|parts| !parts.is_empty());
     if !is_quantized(got) || is_quantized(want) {

@@ -40,7 +40,8 @@ pub(super) fn config(args: &CompareArgs, metrics: &[&Metric]) -> Value {
     })
 }
 
-/// Prints the table; for JSON, the records of unmatched tensors and the summary. The last line is the verdict.
+/// Prints the end of the output. As text, this is the table of all comparisons and the verdict; as JSON, the records of unmatched
+/// tensors and the summary.
 pub(super) fn finish(
     json: bool,
     metrics: &[&Metric],

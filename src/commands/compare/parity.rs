@@ -16,15 +16,15 @@ use ulplab_core::tensorfile::TensorFile;
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Parity")]
 pub struct ParityArgs {
-    /// Name the rule that made the quantized tensors of GOT from those of WANT, or count mismatches by cause.
+    /// Find the quantization rule that made the tensors of GOT from those of WANT, or count mismatches by cause.
     ///
-    /// WANT has the source, GOT the codes and scales, which are recognised in the same way as by `ulplab dequantize`. With
-    /// --rule they are compared with that rule; for kernels that are known to be approximate, the known deviations are
-    /// allowed. Without --rule, any rule of the format's table may explain them; but if tensor names or the file define the
-    /// meaning of the scales, only rules with that meaning are tried. Formats with zero points are compared with their own
-    /// rule only, and no causes are searched. A rule that no one gave, whose relative L2 error is more than 1.5 times that of the
-    /// best rule of the format, is a warning. Tensors that are not quantized must equal the source's, bit for bit or rounded
-    /// to another type. Exit code: 0 if every byte is explained, 100 if not, 2 if a tensor is in one file only.
+    /// WANT has the source tensors, GOT the codes and scales, which are recognised as by `ulplab dequantize`. With --rule, the
+    /// codes and scales are compared with that rule. For kernels that are known to be approximate, the known deviations are
+    /// allowed. Without --rule, every rule in the format's table is tried. If tensor names or the file define the meaning of the
+    /// scales, only rules with that meaning are tried. Formats with zero points are compared with their own rule only, without a
+    /// search for causes. If --rule is not given, a rule whose relative L2 error is more than 1.5 times that of the format's best
+    /// rule causes a warning. Tensors that are not quantized must equal those of WANT, bit for bit or rounded to another type.
+    /// Exit code: 0 if every byte is explained, 100 if not, 2 if a tensor is in one file only.
     #[arg(long)]
     pub parity: bool,
     #[command(flatten)]
@@ -35,14 +35,14 @@ pub struct ParityArgs {
 }
 
 impl ParityArgs {
-    /// Returns a given flag that needs `--parity`; `None` if there is none.
+    /// Returns the name of a flag on the command line that is valid only with `--parity`; `None` if there is none.
     pub fn flag(&self) -> Option<&'static str> {
         let tensor = self.tensor.as_ref().map(|_| "tensor");
         self.naming.given().or(tensor)
     }
 }
 
-/// Diagnoses the quantized tensors in the files of `compare`, and prints the results to `out`.
+/// Runs `ulplab compare --parity`: finds the rule of each quantized tensor, and prints the results to `out`.
 pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
     let (want, got, json) = (&compare.want, &compare.got, compare.json);
     let (only, skip) = (&compare.only, &compare.skip);
@@ -61,7 +61,7 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
         refuse(tensor.bytes.is_empty(), empty).map_err(|why| Error::data(want, why))?;
         pairs.push((packed, tensor));
     }
-    // If the user names a tensor, the other tensors are ignored.
+    // If the user names a tensor, the other tensors are not compared.
     let copies = match args.naming.data.is_some() || args.tensor.is_some() {
         true => Copies::default(),
         false => {
@@ -97,7 +97,8 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
                 }
             });
             diagnosis.say_why(packed.said.as_deref());
-            // Compares the error of the found rule with that of the best rule, except if the user names a rule and so wants it.
+            // Compares the error of the found rule with the error of the format's best rule. A rule that the user named is not
+            // compared.
             let unasked = rules.rules != Rules::Own && packed.format.zero_point().is_none();
             let cost = unasked.then(|| cost::measure(Source::tensor(matrix), stack.cols, &of_bytes, &diagnosis));
             let cost = cost.flatten().filter(Cost::is_far);
@@ -117,8 +118,8 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
     Ok(if pass { Exit::Pass } else { Exit::GateFailed })
 }
 
-/// Checks and opens a quantized tensor. Its scales may be in any order, except in formats with zero points, which are not
-/// diagnosed.
+/// Checks and opens a quantized tensor. Scales may be stored in any order, except in formats with zero points, for which
+/// `--parity` does not search causes.
 fn open<'a>(packed: &Packed<'a>) -> Result<Opened<'a>, String> {
     if packed.format.zero_point().is_some() {
         return packed.open();
@@ -134,7 +135,8 @@ fn options(args: &ParityArgs, packed: &Packed) -> DiagnosisOptions {
     let rules = match (args.naming.names_rule(), &packed.said) {
         (true, _) => Rules::Own,
         (false, Some(_)) => Rules::ReadAlike,
-        // With a global scale, the scales may have several meanings, so all rules are tried; else they have only one meaning.
+        // In a format with a global scale, programs decode the stored scales in several ways, so all rules are tried. In other
+        // formats there is only one way.
         (false, None) if packed.format.global.is_some() => Rules::Any,
         (false, None) => Rules::ReadAlike,
     };

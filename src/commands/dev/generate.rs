@@ -35,30 +35,35 @@ pub struct GenerateArgs {
     /// A recipe on the command line: round the matching sites to a format, e.g. 'layers.*.attention.kv.*=nvfp4'.
     #[arg(long, value_name = "SITE=FORMAT")]
     pub round: Vec<String>,
-    /// 0 always takes the most probable token; above 0, tokens are drawn.
+    /// Sampling temperature: 0 always takes the most probable token.
     #[arg(long, default_value_t = 0.0)]
     pub temperature: f64,
     /// Seed of the draw.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// `cuda` generates with kernels, too: all of it in one graph, which is replayed for each token.
+    /// Also generate with kernels on this device. All kernels of a token are in one CUDA graph, which is replayed for each token.
     #[arg(long, value_enum)]
     pub device: Option<GenerateOn>,
-    /// Variant of decode_step that generates [default: persistent; records or indexed if keys, or index keys, are records; simple
-    /// if experts have four bits; w8a8, w8a8_records or w8a8_indexed if activations have a format, and served if all have].
+    /// Variant of decode_step that generates.
+    ///
+    /// The default is `persistent`; with --record `records`, with --index `indexed`; with 4-bit experts `simple`. With
+    /// --activations it is `w8a8`, `w8a8_records` or `w8a8_indexed`, and `served` if they have +bf16.
     #[arg(long, value_name = "NAME", requires = "device")]
     pub variant: Option<String>,
-    /// KV records that kernels store keys in, and read: v4_fp8, v4_nvfp4, ... (`ulplab list formats` lists them).
+    /// Format of KV records in which kernels store and read keys: v4_fp8, v4_nvfp4, ... (`ulplab list formats` lists them).
     #[arg(long, value_name = "FORMAT", requires = "device")]
     pub record: Option<String>,
-    /// Records that kernels store index keys in, and score: index_fp8 or index_mxfp4; keys must be records, too.
+    /// Format of records in which kernels store and score index keys: index_fp8 or index_mxfp4; needs --record.
     #[arg(long, value_name = "FORMAT", requires = "record")]
     pub index: Option<String>,
-    /// Format in which kernels store matrices: f32, bf16, fp8_b64_f32, fp8_b64_f32+mxfp4 or fp8_b64_f32+nvfp4 (routed experts after the +).
+    /// Format in which kernels store weight matrices: f32, bf16, fp8_b64_f32, fp8_b64_f32+mxfp4 or fp8_b64_f32+nvfp4. The format
+    /// after the + is that of routed experts.
     #[arg(long, value_name = "FORMATS", requires = "device", default_value = "f32")]
     pub weights: String,
-    /// Format of the factors of attention's products: fp8_b128_f32, E4M3 with a scale for 128 columns, and E4M3 weights with one for
-    /// 128 × 128; with +bf16 behind it, all other products take bfloat16, and weights are bf16+mxfp4 [default: f32].
+    /// Format of the activations in attention's matrix products: fp8_b128_f32, or fp8_b128_f32+bf16 [default: f32].
+    ///
+    /// fp8_b128_f32 is E4M3 with a scale for each 128 columns; the weights are E4M3 with a scale for each block of 128 × 128.
+    /// With +bf16, the activations of all other products are bfloat16, and the weights bf16+mxfp4.
     #[arg(long, value_name = "FORMAT", requires = "device")]
     pub activations: Option<String>,
     /// Folder of the data sets [default: $ULPLAB_DATASETS, or datasets/ here or in a folder above].
@@ -95,7 +100,7 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
         }
         roundings.push((recipe.name.clone(), rounding));
     }
-    // Opens the GPU before it makes the reference's text, so that a missing GPU is an early error.
+    // Open the GPU before the reference generates text: a missing GPU is then reported at once.
     let device = args.device.map(|GenerateOn::Cuda| Device::open()).transpose()?;
     let model = checkpoint.load()?;
     let several = roundings.len() > 1 || device.is_some();
@@ -123,7 +128,8 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Generates tokens with the kernels of `decode_step`. Returns a description of the kernels, and the tokens.
+/// Generates tokens with the kernels of `decode_step` on the GPU. Returns a description (kernels, formats, tokens per second) and
+/// the token ids.
 fn on_device(device: &Device, folder: &Path, prompt: &[u32], args: &GenerateArgs) -> Result<(String, Vec<u32>)> {
     let source = shipped::file(&DecodeStep, &[&COMPOSITIONS])?;
     let keys = match &args.record {
@@ -233,7 +239,7 @@ fn generate(model: &dyn Model<f32>, rounding: &Rounding, prompt: &[u32], args: &
     Ok(ids)
 }
 
-/// Returns the most probable token; at a temperature above 0, a token drawn from the softmax.
+/// Returns the token with the largest logit; at a temperature above 0, a random token drawn from the softmax.
 fn pick(logits: &[f32], temperature: f64, draw: Draw) -> u32 {
     let scores = logits.iter().enumerate().map(|(token, logit)| match temperature {
         0.0 => f64::from(*logit),

@@ -1,4 +1,5 @@
-//! `ulplab dev`: commands that generate text, time and verify the program, and connect it with shells and editors.
+//! `ulplab dev`: commands that generate text, time and verify this program, and write its man pages, shell completions and JSON
+//! Schema.
 
 pub mod bench;
 mod generate;
@@ -50,7 +51,7 @@ pub fn run(command: &DevCommand, program: clap::Command) -> Result<Exit> {
     }
 }
 
-/// Compares the casts of this program with their definitions.
+/// Runs `ulplab dev verify`: compares this program's casts with their definitions.
 fn verify(exhaustive: bool) -> Exit {
     let started = Instant::now();
     let verified = formats::verify(exhaustive);

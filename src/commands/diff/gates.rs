@@ -19,7 +19,7 @@ use ulplab_core::pattern::matches;
 use ulplab_core::record::{Phase, Record, place};
 use ulplab_core::vacuous::vacuous_change;
 
-/// A bound on how much a metric may worsen from BASE to NEW, in every record that it matches.
+/// A bound on the worsening of a metric from BASE to NEW, for each record that the gate's patterns match.
 #[derive(Clone, Debug)]
 pub struct Gate {
     /// Text of the gate, as messages quote it.
@@ -41,7 +41,7 @@ struct Demand {
     at: String,
     /// The phase that the gate applies to; `None` for all phases.
     phase: Option<Phase>,
-    /// Patterns of the recipes that the gate binds.
+    /// Patterns of the recipes to which the gate applies.
     #[serde(default = "any_recipe")]
     recipes: Vec<String>,
     worsening: String,
@@ -139,7 +139,7 @@ pub fn read(file: &Path) -> Result<Vec<Gate>> {
 }
 
 impl Gate {
-    /// Refuses an unknown metric, and a worsening that no measurement can exceed.
+    /// Creates a gate. Rejects an unknown metric, and a worsening that no measurement can exceed.
     fn new(demand: Demand, file: Option<&Path>) -> Result<Self, String> {
         let metric = Metric::find(&demand.metric).map_err(|cause| cause.to_string())?;
         let most: LargestWorsening = demand.worsening.parse()?;
@@ -170,7 +170,7 @@ impl Gate {
             && matches(at, &place(record.layer, &record.site))
     }
 
-    /// Judges all records that the gate binds. Returns an error if it binds no record of either run.
+    /// Judges the gate on all records that it matches. Returns an error if it matches no record of either run.
     pub fn judge(&self, pairs: &Pairs) -> Result<Check> {
         let bound: Vec<&Pair> = pairs.both.iter().filter(|pair| self.binds(pair.base)).collect();
         let alone = |records: &[&Record]| records.iter().filter(|record| self.binds(record)).count();
@@ -187,7 +187,7 @@ impl Gate {
         Ok(check(&self.text, &self.demand.why, &bound, counts, "worsen by more"))
     }
 
-    /// Returns the error of a gate that binds no record, with the reason.
+    /// Returns the error for a gate that matches no record: the reason is the metric, the site, or the phase and recipes.
     fn idle(&self, pairs: &Pairs) -> Error {
         let both = pairs.both.iter().map(|pair| pair.base);
         let all = both.chain(pairs.only_base.iter().copied());
@@ -217,18 +217,19 @@ pub fn identical(pairs: &Pairs) -> Check {
     let numeric = |record: &Record| !timed(&record.metric);
     let bound: Vec<&Pair> = pairs.both.iter().filter(|pair| numeric(pair.base)).collect();
     let alone = |records: &[&Record]| records.iter().filter(|record| numeric(record)).count();
-    // A record that only NEW has also counts as missing.
+    // With this gate, records that only NEW has count as missing, not only those that only BASE has.
     let missing = alone(&pairs.only_base) + alone(&pairs.only_new);
     let unequal: Vec<&Pair> = bound.iter().copied().filter(|pair| !pair.equal()).collect();
     let counts = [unequal.len(), missing, 0];
     let mut check = check("identical", "", &bound, counts, "are not bit-equal");
-    // `check` may name an equal record as the worst. Only an unequal record can be the worst here; if all are equal, none is.
+    // `check` may have chosen an equal record as the worst one. Choose again, among the unequal records only.
     check.worst = worst(unequal).map(Pair::change);
     check
 }
 
-/// Returns the result of a gate. `failing` counts the records that fail, and `verb` says how they fail. `missing` counts records
-/// that must be compared but cannot. `added` counts records that only NEW has and that need no comparison.
+/// Returns the result of a gate on the records `bound`. `failing` counts the records that fail, and `verb` describes the failure.
+/// `missing` counts records of only one run, which the gate requires in both. `added` counts records that only NEW has, and that
+/// the gate does not require in BASE.
 fn check(gate: &str, why: &str, bound: &[&Pair], [failing, missing, added]: [usize; 3], verb: &str) -> Check {
     let change = worst(bound.iter().copied()).map(Pair::change);
     let all = bound.len();

@@ -29,12 +29,12 @@ pub use verdicts::{alike, text};
 
 /// Compare two runs: what became worse from BASE to NEW.
 ///
-/// The answer lists the differences in the question: gates that were removed or relaxed come first. It lists the verdicts
-/// that changed, and, for every recipe, phase, site and metric, the record that worsens most. Two gates always apply: a check
-/// that passes in BASE must pass in NEW, and no gate of BASE may be removed or relaxed. The gates judge the change only; to
-/// judge NEW itself, use `ulplab gate NEW`.
+/// Prints how the runs differ in experiment, data, program and device; gates that were removed or relaxed come first. Then prints
+/// the verdicts that changed and, for every recipe, phase, site and metric, the record that worsens most. Two gates always apply:
+/// a check that passes in BASE must pass in NEW, and no gate of BASE may be removed or relaxed. The gates judge only the change;
+/// to judge NEW itself, use `ulplab gate NEW`.
 ///
-/// Exit code: 0 all gates hold; 100 one fails; 4 nothing was judged, or NEW lacks something that a gate binds; 103 a run is
+/// Exit code: 0 all gates hold; 100 one fails; 4 nothing was judged, or NEW lacks records to which a gate applies; 103 a run is
 /// incomplete; 2 a run is damaged, or the input is bad.
 #[derive(Debug, clap::Args)]
 pub struct DiffArgs {
@@ -58,8 +58,8 @@ pub struct DiffOptions {
     /// characters. A number that becomes NaN fails every gate. A gate that matches nothing is an error.
     #[arg(long = "worsening", value_name = "[PATTERN:]METRIC<=CHANGE")]
     pub gates: Vec<String>,
-    /// Read more gates from a TOML file of [[change]] tables with the keys metric, worsening ("5%" or "1e-4") and why; the
-    /// keys at, phase and recipes restrict a gate.
+    /// Read more gates from a TOML file of `[[change]]` tables with the keys metric, worsening ("5%" or "1e-4") and why; the keys
+    /// at, phase and recipes restrict a gate.
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
     /// Require every record to be bit-equal, except times and numbers computed from times.
@@ -71,7 +71,7 @@ pub struct DiffOptions {
     /// Print one JSON object instead of the text. NaN is null, infinities are strings.
     #[arg(long)]
     pub json: bool,
-    /// Also write the answer as Markdown, e.g. for a step summary.
+    /// Also write the comparison to this file as Markdown, e.g. for a step summary of GitHub Actions.
     #[arg(long, value_name = "FILE", value_parser = crate::output::file_name())]
     pub markdown: Option<PathBuf>,
 }
@@ -126,7 +126,7 @@ struct Side {
     fingerprint: String,
 }
 
-/// The result of a gate on the change.
+/// The result of a gate that bounds the change from BASE to NEW.
 #[derive(Debug, Serialize)]
 pub struct Check {
     gate: String,

@@ -55,12 +55,13 @@ pub struct Numbers {
     pub newly_nan: usize,
     /// Number of values that are NaN only in BASE.
     pub no_longer_nan: usize,
-    /// Number of combinations of recipe, phase, site and metric with a record that worsens.
+    /// Number of combinations (recipe, phase, site and metric) in which a record worsens.
     pub worse: usize,
-    /// Number of such combinations with no record that worsens, and at least one that improves.
+    /// Number of combinations (recipe, phase, site and metric) in which no record worsens and at least one improves.
     pub better: usize,
-    /// The worst record of each combination that worsens, up to the number to print. New NaN come first, then metrics of the
-    /// model's output, then the largest worsening. Of metrics that are functions of each other, only one is kept per site.
+    /// The worst record of each combination that worsens, up to the number to print. Records that became NaN come first, then
+    /// metrics of the model's output, then the largest worsening. Of several metrics that are functions of each other, only one
+    /// is kept per site.
     pub worst: Vec<Change>,
 }
 
@@ -112,7 +113,8 @@ impl Pair<'_> {
         }
     }
 
-    /// Compares two pairs by their worsening: new NaN are worst, then per cent decide, then the absolute worsening.
+    /// Orders two pairs by their worsening. A value that became NaN is worst; then the worsening in per cent decides, and if that
+    /// is equal, the absolute worsening.
     pub fn by_worsening(&self, other: &Self) -> Ordering {
         let nan = self.newly_nan().cmp(&other.newly_nan());
         let per_cent = || self.per_cent().total_cmp(&other.per_cent());
@@ -142,7 +144,7 @@ fn bits(value: f64) -> u64 {
     if value.is_nan() { f64::NAN } else { value }.to_bits()
 }
 
-/// Returns the pair with the largest worsening; the first of equal ones.
+/// Returns the pair with the largest worsening; of several such pairs, the first.
 pub fn worst<'p, 'a>(pairs: impl IntoIterator<Item = &'p Pair<'a>>) -> Option<&'p Pair<'a>>
 where
     'a: 'p,
@@ -171,7 +173,8 @@ impl<'a> Pairs<'a> {
         }
     }
 
-    /// Summarises the times, or all other records, with the `top` worst changes.
+    /// Summarizes the pairs of records, with the `top` worst changes: only times if `times` is true, else all records except
+    /// times.
     pub fn numbers(&self, times: bool, top: usize) -> Numbers {
         let of_kind = |record: &Record| timed(&record.metric) == times;
         let both: Vec<&Pair> = self.both.iter().filter(|pair| of_kind(pair.base)).collect();
@@ -182,7 +185,7 @@ impl<'a> Pairs<'a> {
         let worse = groups.iter().filter_map(|(_, group)| worst(group.iter().copied()));
         let mut worse: Vec<&Pair> = worse.collect();
         worse.retain(|pair| pair.worsening() > 0.0);
-        // New NaN come first, for any metric.
+        // Values that became NaN come first, for every metric.
         worse.sort_by(|a, b| {
             let nan = b.newly_nan().cmp(&a.newly_nan());
             nan.then_with(|| rank(a).cmp(&rank(b))).then_with(|| b.by_worsening(a))
@@ -207,7 +210,7 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// Metrics that are printed first: those of a model's output, and then the common error metrics of a tensor.
+/// Metrics that are printed first: metrics of a model's output, and then the common error metrics of a tensor.
 const FIRST: [&Metric; 12] = [
     &metrics::KL,
     &metrics::DELTA_NATS,
@@ -222,8 +225,8 @@ const FIRST: [&Metric; 12] = [
     &metrics::COSINE,
     &metrics::SQNR,
 ];
-/// Groups of redundant metrics: functions of the error's energy relative to the signal's (`diff` approximately), and metrics of
-/// the loss. One of each group is enough per site.
+/// Groups of redundant metrics. The first group has functions of the ratio of error energy to signal energy (`diff` only
+/// approximately), the second group metrics of the loss. One metric of each group is enough per site.
 const SAME_NEWS: [&[&Metric]; 2] = [
     &[&metrics::RELATIVE_L2, &metrics::SQNR, &metrics::NSR, &metrics::DIFF],
     &[
@@ -244,7 +247,8 @@ fn rank(pair: &Pair) -> usize {
     position(&FIRST, &pair.base.metric).unwrap_or(usize::MAX)
 }
 
-/// Drops records that repeat an earlier one: same recipe, phase and site, and a metric of the same group of [`SAME_NEWS`].
+/// Drops a record if an earlier record has the same information: both have the same recipe, phase and site, metrics of the same
+/// group of [`SAME_NEWS`], and both or neither became NaN.
 fn without_echoes<'a>(worse: &mut Vec<&Pair<'a>>) {
     let mut seen = HashSet::new();
     worse.retain(|pair| {

@@ -12,7 +12,8 @@ use ulplab_core::text::shown;
 const CHANGES: [&str; 9] = [
     "recipe", "phase", "where", "window", "metric", "BASE", "NEW", "worse by", "in %",
 ];
-/// Columns of [`CHANGES`] to hide first: the per cent show the change, and the JSON has the window and the phase.
+/// Indices of the columns of [`CHANGES`] that are hidden, in this order, if the table is too wide: 'worse by' (column 'in %'
+/// remains), phase and window (the JSON output has both).
 const LEAST: [usize; 3] = [7, 1, 3];
 const DASH: &str = "—";
 

@@ -1,4 +1,4 @@
-//! Differences between the questions (experiment, data, program, device) of two runs.
+//! Differences between two runs in experiment, data, program and device.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -12,7 +12,7 @@ use crate::json;
 use crate::run::Manifest;
 use ulplab_core::text::shown;
 
-/// Maximum number of entries to name, of those that only one run has.
+/// Maximum number of listed names of entries (such as recipes) that only one run has.
 const NAMES: usize = 5;
 /// Longer values are cut to this many characters.
 const VALUE: usize = 80;
@@ -20,10 +20,10 @@ const VALUE: usize = 80;
 const NOTHING: &str = "none";
 /// Text in place of a value of NEW if the difference is too long to print.
 const CHANGED: &str = "its definition changed";
-/// Keys of an experiment that are compared elsewhere.
+/// Keys of an experiment that [`keys`] skips: other functions of this file compare them.
 const APART: [&str; 6] = ["seed", "recipe", "gate", "window", "draws", "case_names"];
 
-/// A difference between the questions of the runs.
+/// A difference between two runs in experiment, data, program or device.
 #[derive(Debug, Serialize)]
 pub struct Difference {
     pub what: String,
@@ -35,7 +35,8 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Formats a sentence: value in BASE, `between`, value in NEW, `behind`. Has only the value in NEW if BASE has none.
+    /// Formats the difference as a text: name, value in BASE, `between`, value in NEW, `behind`. If BASE has no value, the text
+    /// has only the name and the value in NEW.
     pub fn sentence(&self, between: &str, behind: &str) -> String {
         let Self { what, base, new, .. } = self;
         match base.is_empty() {
@@ -45,7 +46,7 @@ impl Difference {
     }
 }
 
-/// Returns all differences between the questions of two runs: program, device, data, experiment.
+/// Returns all differences between two runs in program, device, data and experiment.
 pub fn differences(base: &Manifest, new: &Manifest) -> Vec<Difference> {
     let or_none = |value: &Option<String>| value.clone().unwrap_or(NOTHING.into());
     let of = |manifest: &Manifest| {
@@ -108,8 +109,8 @@ fn only_names(names: &[String]) -> BTreeMap<String, ()> {
     names.iter().map(|name| (name.clone(), ())).collect()
 }
 
-/// Compares entries by name. `comparable` says if the runs are comparable when only one run has an entry. With a changed
-/// definition they never are.
+/// Compares entries (such as recipes) by name. If `comparable` is true, the runs are comparable despite an entry that only one
+/// run has. They are never comparable with a changed definition of an entry.
 fn named<V: PartialEq>(
     noun: &str,
     base: BTreeMap<String, V>,
@@ -152,7 +153,7 @@ fn keys(base: &Experiment, new: &Experiment) -> Vec<Difference> {
     let mut all = Vec::new();
     for key in names.into_iter().filter(|key| !APART.contains(&key.as_str())) {
         let found = differs(key, text(base.get(key)), text(new.get(key)), key == "question");
-        // If long values differ only behind the cut, says in place of the value that the definition changed.
+        // If two long values differ only after the cut, shows the text [`CHANGED`] in place of the value in NEW.
         all.extend(found.map(|mut found| {
             if found.base == found.new {
                 found.new = CHANGED.into();

@@ -12,7 +12,7 @@ use crate::run::verdict::{Status, Verdict};
 use ulplab_core::list::grouped;
 use ulplab_core::metrics::Bound;
 
-/// A verdict whose status changed. A status is `None` if the run has no such verdict.
+/// A verdict whose status changed. `base` or `new` is `None` if that run has no such verdict.
 #[derive(Debug, Serialize)]
 pub struct ChangedVerdict {
     pub recipe: String,
@@ -34,7 +34,7 @@ pub struct LoosenedGate {
     pub now: Option<String>,
 }
 
-/// The counterpart in NEW of a verdict of BASE.
+/// The counterpart in NEW of a verdict of BASE: the verdict on the same recipe and statistic, or the reason why NEW has none.
 pub enum Counterpart<'a> {
     Kept(&'a Verdict),
     /// NEW has the gate, but not the recipe.
@@ -71,7 +71,8 @@ fn looser(a: &Rule, b: &Rule) -> bool {
     }
 }
 
-/// Finds the verdict in `others` on the same recipe and statistic: with the same bound, or else with the strictest bound.
+/// Finds the verdict in `others` on the same recipe and statistic. If several match, prefers the same bound, then the strictest
+/// bound.
 fn partner<'a>(verdict: &Verdict, others: &'a [Verdict]) -> Option<&'a Verdict> {
     let same = |other: &&Verdict| other.recipe == verdict.recipe && alike(&other.rule, &verdict.rule);
     let exact = |other: &&Verdict| other.rule.require == verdict.rule.require;
@@ -94,7 +95,8 @@ pub fn counterparts<'a>(base: &'a Run, new: &'a Run) -> Vec<(&'a Verdict, Counte
     verdicts.map(|verdict| (verdict, counterpart(verdict))).collect()
 }
 
-/// Returns the gates of BASE that NEW removed or relaxed, each with all its recipes.
+/// Returns the gates of BASE that NEW removed or relaxed. A gate has one entry with all recipes for which it changed in the same
+/// way.
 pub fn loosened(counterparts: &[(&Verdict, Counterpart)]) -> Vec<LoosenedGate> {
     let mut found = Vec::new();
     for (verdict, counterpart) in counterparts {
@@ -150,7 +152,8 @@ pub fn moved(counterparts: &[(&Verdict, Counterpart)], base: &Run, new: &Run) ->
     (moved, same)
 }
 
-/// Returns the two gates that always apply, if BASE has verdicts: one on its passing verdicts, and one on its gates.
+/// Returns the results of the two gates that apply to every comparison; none if BASE has no verdicts. In NEW, each passing
+/// verdict of BASE must still pass, and no gate of BASE may be removed or relaxed.
 pub fn checks(counterparts: &[(&Verdict, Counterpart)]) -> Vec<Check> {
     let passing = || {
         let passing = counterparts.iter().filter(|(verdict, _)| verdict.passes());

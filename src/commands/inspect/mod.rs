@@ -22,29 +22,29 @@ use ulplab_core::text::shown;
 /// Judge a quantized checkpoint, or show the codes and scales of quantized tensors: histograms, largest codes and zeros; with
 /// --source also clipping, underflow, SQNR, cosine and the worst blocks.
 ///
-/// A folder with `config.json` is a checkpoint: files, configuration, names, shapes, scales and codes are checked as
-/// docs/checkpoints.md lists, and the worst matrices are shown first. Exit code: 0 if nothing is wrong, 100 with at least one
-/// error, 4 if
-/// something was not judged or no tensor is quantized. With --source every matrix is also held against the tensors that it was made
-/// from, as loaders find them: under another prefix, in stacks of experts, in fused rows, or in a release that is quantized itself.
+/// A folder with `config.json` is a checkpoint: its files, configuration, names, shapes, scales and codes are checked as
+/// docs/checkpoints.md lists. The worst matrices are shown first. With --source, every matrix is also compared with its source
+/// tensors, as loaders find them: under another prefix, in stacks of experts, in fused rows, or in a release that is itself
+/// quantized. Exit code: 0 if nothing is wrong, 100 with at least one error, 4 if something was not judged or no tensor is
+/// quantized.
 ///
-/// Quantized tensors are recognised in the same way as by `ulplab dequantize`. If a file has none, its floating-point
-/// tensors are quantized in memory to --format and shown in that form. A single tensor is shown with histograms. For several
-/// tensors there is a summary and one line for each of the worst. The rank is by SQNR if the source is known, else by the
-/// shares of NaN, of largest codes and of zero codes. A largest code is not a loss: if a scale is derived from the largest
-/// magnitude of its block, every block has one.
+/// Quantized tensors are recognised in the same way as by `ulplab dequantize`. If a file has none, its floating-point tensors are
+/// quantized in memory to --format and shown in that form. A single tensor is shown with histograms. For several tensors there is
+/// a summary and one line for each of the worst. Tensors are ranked by SQNR if the source is known, else by the fractions of NaN,
+/// of largest codes and of zero codes. A largest code is not a loss: if a scale is derived from the largest magnitude of its
+/// block, every block has such a code.
 #[derive(Clone, Debug, clap::Args)]
 pub struct InspectArgs {
     /// File of tensors, or folder of shards.
     pub file: PathBuf,
-    /// File or folder with the unquantized tensors, under the same names or, of a checkpoint, under those that loaders know.
+    /// File or folder with the unquantized tensors, under the same names. For a checkpoint, names that loaders map to these also
+    /// count.
     #[arg(long, value_name = "FILE")]
     pub source: Option<PathBuf>,
-    /// Read FILE as this [default: a checkpoint if it is a folder with config.json, unless an option says how tensors are
-    /// read].
+    /// Kind of FILE [default: a checkpoint if it is a folder with config.json, unless an option states how tensors are read].
     #[arg(long = "as", value_name = "WHAT", value_enum)]
     pub taken_as: Option<FileKind>,
-    /// Write the report on a checkpoint to FILE as a page, too.
+    /// Also write the report on a checkpoint to this file as an HTML page.
     #[arg(long, value_name = "FILE", value_parser = crate::output::file_name())]
     pub html: Option<PathBuf>,
     #[command(flatten)]
@@ -64,8 +64,8 @@ pub struct InspectArgs {
     /// Show the N worst blocks of a tensor.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub blocks: usize,
-    /// Print JSON Lines: one record for each tensor; of a checkpoint, one for each finding and matrix, and a summary. NaN is
-    /// null, infinities are strings.
+    /// Print JSON Lines: one record for each tensor; for a checkpoint, one for each finding and each matrix, and a summary. NaN
+    /// is null, infinities are strings.
     #[arg(long)]
     pub json: bool,
     /// Show no progress bar.
@@ -137,7 +137,7 @@ pub fn run(args: &InspectArgs) -> Result<Exit> {
         Ok(())
     })?;
     drop(progress);
-    // A tensor without matrices has no codes and is shown as empty.
+    // A tensor without matrices has no codes: shows it with zero counts.
     let inspected = subjects.iter().zip(all.into_iter().map(Option::unwrap_or_default));
     let inspected: Vec<Inspection> = inspected.map(|(of, stats)| Inspection { of, stats }).collect();
     let text = match (args.json, inspected.as_slice()) {

@@ -112,7 +112,7 @@ fn label(value: f32, binades: bool) -> String {
     }
 }
 
-/// Formats the statistics of a tensor as a line of JSON.
+/// Formats the statistics of a tensor as one line (a record) of JSON Lines.
 pub fn record(shown: &Inspection) -> String {
     let stats = &shown.stats;
     let bin = |(value, count): (&u32, &u64)| json!([to_json(f64::from(f32::from_bits(*value))), count]);

@@ -18,7 +18,7 @@ pub struct Stats {
     pub blocks: u64,
     /// Bytes of codes, scales and global scales.
     pub bytes: u64,
-    /// Counts of codes by magnitude; for elements of 8 bits or more, by the power of two below the magnitude.
+    /// Counts of codes by magnitude; for elements of 8 bits or more, by the largest power of two that is not above the magnitude.
     pub codes: Histogram,
     /// Number of elements that decode to NaN or infinity. They do not count as saturated, zero or negative.
     pub nonfinite: u64,
@@ -27,7 +27,7 @@ pub struct Stats {
     /// a code; only [`SourceStats::clipped`] counts clipped elements.
     pub saturated: u64,
     pub zeros: u64,
-    /// Counts of scales, by the power of two below them.
+    /// Counts of scales, by the largest power of two that is not above the scale.
     pub scales: Histogram,
     pub nan_scales: u64,
     /// Number of blocks whose codes are all zero.
@@ -36,13 +36,13 @@ pub struct Stats {
     pub against: Option<SourceStats>,
 }
 
-/// Statistics that need the source.
+/// Statistics that need the unquantized source tensor.
 #[derive(Debug)]
 pub struct SourceStats {
     /// Number of non-zero elements (after the rotation, if the format rotates) whose codes are zero.
     pub underflow: u64,
-    /// Clipped elements: they exceed the largest value of their block by over half of the format's last step. Not counted in
-    /// formats with zero points.
+    /// Number of clipped elements: they exceed the largest value of their block by more than half of the last step, the distance
+    /// between the format's two largest values. Not counted in formats with zero points.
     pub clipped: u64,
     pub nonfinite: u64,
     pub pair: Pair,
@@ -65,8 +65,8 @@ pub struct Worst {
 }
 
 impl Stats {
-    /// Computes the statistics of the stored bytes of matrix number `expert`, compared with its `source` if that is known. Keeps
-    /// at most `blocks` of the worst blocks.
+    /// Computes the statistics of one matrix (number `expert` of its tensor) from the stored bytes. If `source` is given, also
+    /// compares the decoded matrix with it, and keeps the worst blocks, at most `blocks`.
     pub fn new(format: &Format, encoded: &Encoded, source: Option<&[f32]>, blocks: usize, expert: usize) -> Self {
         let (rows, cols) = (encoded.rows, encoded.cols);
         let grid = Grid::new(format, rows, cols);
@@ -117,7 +117,8 @@ impl Stats {
 
     fn count_codes(&mut self, format: &Format, codes: &[u16], decoded: &[f32]) {
         let (element, values) = (format.element, values(format));
-        // For each code: number of elements, and number of those that decode to finite values.
+        // For each code, counts two numbers: all elements with this code, and the elements with this code that decode to a finite
+        // value.
         let mut counts = vec![(0u64, 0u64); values.len()];
         let mut filled = vec![false; self.grid.groups()];
         for (index, (code, decoded)) in codes.iter().zip(decoded).enumerate() {

@@ -51,7 +51,8 @@ pub fn text(all: &[Inspection], top: usize) -> String {
     text + "\n--only NAME shows a tensor with its histograms.\n"
 }
 
-/// Wraps a line to `width` characters. Breaks only between two parts (separated by two spaces), and indents the rest.
+/// Wraps a line to `width` characters. Breaks only between two parts (separated by two spaces), and indents all lines after the
+/// first.
 pub fn fit(line: &str, width: usize) -> String {
     let mut text = String::new();
     let mut used = 0;
@@ -98,7 +99,8 @@ fn sqnr(shown: &Inspection) -> f64 {
     sqnr.map_or(f64::NAN, |(_, value)| value)
 }
 
-/// Returns a key that sorts tensors: a larger key, compared element by element, is worse.
+/// Returns the key by which tensors are ranked; a larger key is worse. It has the negative SQNR, then the shares of NaN and
+/// infinities, of largest codes and of zeros.
 fn badness(shown: &Inspection) -> [f64; 4] {
     let stats = &shown.stats;
     let share = |count| percent(count, stats.elements);

@@ -1,5 +1,5 @@
-//! `ulplab kernels bench`: times all timed cases of the kernels on this GPU, next to peers (kernels of other libraries) and
-//! limits.
+//! `ulplab kernels bench`: times all timed cases of the kernels on this GPU, next to peers (kernels of other libraries) and the
+//! limits of the hardware.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -15,40 +15,42 @@ use ulplab_core::pattern::matches;
 
 /// Time every timed case of the kernels on this machine's GPU, next to their peers and to kernels that only move the bytes.
 ///
-/// First `experiments/peers/kernels.py` times the peers that Python has (torch, Triton, torchao, fla), each checked before: processes
-/// compile them side by side, and our kernels, too, while one process at a time uses the GPU. Then `ulplab kernels time` checks our kernels
-/// and times those that are right. Both print a line as soon as something is timed, and what is left. All is kept: the same command with
-/// the same --out goes on where it was stopped. If peers are left out, or Python lacks the module of some, the exit code is 103.
+/// First `experiments/peers/kernels.py` checks and times the peers that are installed for Python (torch, Triton, torchao, fla).
+/// Processes compile peers and ulplab's kernels in parallel; one process at a time uses the GPU. Then `ulplab kernels time`
+/// checks ulplab's kernels, and times those that are right. Both print a line for each time, and the remaining work. All results
+/// are stored: the same command with the same --out continues where it was stopped. The exit code is 103 if peers are left out,
+/// or if Python lacks the module of a peer.
 #[derive(Debug, clap::Args)]
 pub struct BenchArgs {
-    /// Folder of the results: `peers.json`, and `run`, which `ulplab report` and `ulplab diff` take [default: runs/bench_kernels/<time>].
+    /// Folder of the results: `peers.json`, and the run folder `run` for `ulplab report` and `ulplab diff` [default:
+    /// runs/bench_kernels/<time>].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Time only cells whose id (recipe/phase/window) matches, and no peers of other operations.
     #[arg(long, value_name = "GLOB")]
     only: Option<String>,
-    /// Also time the variants called `simple` on cases that another variant takes.
+    /// Also time the variants called `simple` on cases that another variant supports.
     #[arg(long)]
     simple: bool,
-    /// Seconds after which no further peer is begun: the rest is left out, and named in peers.json; 0 times none.
+    /// Seconds after which no further peer is timed; peers.json lists the peers left out. 0 times no peer.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     peer_seconds: u32,
-    /// Python interpreter that has the modules of the peers.
+    /// Python interpreter with the modules of the peers (torch, Triton, torchao, fla).
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
     python: PathBuf,
-    /// Processes that share the checks; times are taken by one at a time [default: half of the cores, at most 8].
+    /// Processes that check kernels in parallel; one process at a time measures times [default: half of the cores, at most 8].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: Option<u16>,
 }
 
-/// The shipped script that times the peers.
+/// The shipped script that times the peers (kernels of other libraries).
 const PEERS: &str = "experiments/peers/kernels.py";
 
 pub fn run(args: &BenchArgs) -> Result<Exit> {
     let out = args.out.clone().unwrap_or_else(|| runs::fresh("bench_kernels", &now()));
     std::fs::create_dir_all(&out).map_err(Error::io(&out, "create"))?;
     let (peers, run) = (out.join("peers.json"), out.join("run"));
-    // A resumed run keeps the peers' times of its first session.
+    // Times the peers only for a new run. A resumed run keeps the times that its first session stored.
     if args.peer_seconds > 0 && !run.exists() {
         std::thread::scope(|scope| {
             scope.spawn(|| compile_ahead(args));
@@ -91,7 +93,8 @@ fn time_peers(args: &BenchArgs, file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Compiles our kernels into the cache while the peers run. An error here occurs again in the run, which reports it.
+/// Compiles ulplab's kernels into the cache while the peers (kernels of other libraries) are timed. An error here occurs again in
+/// the run, which reports it.
 fn compile_ahead(args: &BenchArgs) {
     let Ok(device) = Device::open() else { return };
     let Ok(session) = Session::open(&device) else { return };

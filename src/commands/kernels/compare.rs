@@ -13,9 +13,9 @@ use ulplab_operations::ops::{Case, Problem};
 
 /// Time two kernels in turn on this machine's GPU: the ratio of the second's time to the first's, with an interval.
 ///
-/// Each kernel is checked first and timed only if it is right, as one of many launches in a graph on the same memory; the
-/// two take turns at being first. The interval contains the median with a probability of 95 %, for any distribution of the
-/// times.
+/// Each kernel is checked first, and timed only if it is right. A time is that of a CUDA graph with many launches on the same
+/// memory. The two kernels take turns at running first. The interval contains the median with a probability of 95 %, for any
+/// distribution of the times.
 #[derive(Debug, clap::Args)]
 pub struct CompareArgs {
     /// The first kernel and case, e.g. delta_prefill.chunks/gdn.bf16.t8192.kv
@@ -24,7 +24,7 @@ pub struct CompareArgs {
     /// The second kernel and case.
     #[arg(value_name = "OP.VARIANT/CASE")]
     second: String,
-    /// Number of pairs, at least 30.
+    /// Number of pairs of times, at least 30.
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(30..))]
     pairs: u32,
     /// Exit with 100 unless the whole interval lies within this distance of 1, e.g. 0.01.

@@ -15,15 +15,15 @@ use ulplab_operations::ops::{Case, Data, Problem};
 
 /// Write the inputs of a case in the form that programs read, the expected outputs, and the bound of each element.
 ///
-/// DIR/inputs.safetensors has the inputs. DIR/want.safetensors has an array for each output: in the output's own type if
-/// bits are compared, else in f64; an output that is judged in two ways has two, NAME and NAME.2. DIR/bound.safetensors has
-/// the largest allowed error of each element of the outputs whose bits are not compared.
+/// DIR/inputs.safetensors has the inputs. DIR/want.safetensors has an array for each output: in the output's own type if bits are
+/// compared, else in f64; an output that is judged in two ways has two arrays, NAME and NAME.2. DIR/bound.safetensors has the
+/// largest allowed error of each element of the outputs whose bits are not compared.
 #[derive(Debug, clap::Args)]
 pub struct DumpArgs {
     /// The operation: a name from `ulplab kernels list`, or an operation of the experiment.
     pub op: String,
-    /// The case: a name from `ulplab kernels describe OP`. A case that reads a model reads the experiment's model, or else the
-    /// shipped one.
+    /// The case: a name from `ulplab kernels describe OP`. A case with the weights of a model reads the experiment's model, or
+    /// else the shipped model.
     pub case: String,
     /// Folder for the files; created if missing.
     #[arg(value_name = "DIR")]
@@ -103,7 +103,8 @@ fn problem(defined: &Definitions, op: &Operation, case: &Case, args: &DumpArgs) 
     made(&Data::new(seed, &found).with_checkpoint(Some(&folder)))
 }
 
-/// Renames duplicate tensors to NAME.2 and so on. An output has two tensors if it is judged in two ways.
+/// Makes the names of tensors unique: the second tensor NAME becomes NAME.2. An output that is judged in two ways has two
+/// tensors.
 fn numbered(mut tensors: Vec<Tensor>) -> Vec<Tensor> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for tensor in &mut tensors {

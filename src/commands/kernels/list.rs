@@ -13,15 +13,15 @@ use crate::studies::kernels::{Described, folder, power};
 use ulplab_core::error::{Error, Exit, Result, counted, did_you_mean};
 use ulplab_core::list::grouped;
 
-/// List operations, a line each: what it computes, how many variants and cases there are, and how outputs are judged.
+/// List operations, one per line: description, number of variants and of cases, and how outputs are judged.
 ///
-/// With OP, show how each of its outputs is judged, the smallest faults that this notices, the variants, and the faults that can be planted
-/// in them. `ulplab kernels describe OP` also gives the reason for each judgement, and the buffers, sizes and keys.
+/// With OP, show how each output is judged, the smallest faults that are detected, the variants, and the faults that can be
+/// planted. `ulplab kernels describe OP` also gives the reason for each judgement, and the buffers, sizes and keys.
 #[derive(Debug, Default, clap::Args)]
 pub struct ListArgs {
     /// Show only this operation.
     op: Option<String>,
-    /// Show all that there is of every operation.
+    /// Show the details of every operation, as with OP.
     #[arg(long, conflicts_with = "op")]
     all: bool,
     /// Show the cases, too.
@@ -43,7 +43,7 @@ struct OperationEntry {
     /// Source file of the kernels; `None` if the operation has none.
     file: Option<String>,
     outputs: Vec<JudgementLine>,
-    /// The smallest faults that the judgements notice, as `ulplab kernels power` measured them.
+    /// The smallest faults that the checks of the outputs detect, as `ulplab kernels power` measured them.
     power: Vec<Power>,
     variants: Vec<Described>,
     mutants: Vec<Described>,
@@ -99,7 +99,7 @@ fn overview(listed: &[OperationEntry]) -> String {
 }
 
 impl OperationEntry {
-    /// Returns the kinds of judgement of the outputs, one word each.
+    /// Returns the rules that judge the outputs, for the overview: words such as `bytes` or `bounds`, separated by commas.
     fn judged_by(&self) -> String {
         let words = [
             ("equal", "bytes"),
@@ -142,7 +142,8 @@ impl OperationEntry {
         })
     }
 
-    /// Returns each output and how it is judged; with an example case if cases are judged in different ways.
+    /// Returns one line for each output and rule. If an output is judged by several rules in different cases, each line names an
+    /// example case.
     fn judged(&self) -> Vec<(&str, String)> {
         let kinds = grouped(
             self.outputs
@@ -193,9 +194,9 @@ fn section<N: AsRef<str>>(heading: &str, rows: &[(N, String)]) -> Vec<String> {
     std::iter::once(format!("  {heading}")).chain(rows).collect()
 }
 
-/// Wraps a text behind a name to [`WIDTH`] characters. All lines except the first are indented by `indent` spaces.
+/// Wraps a text that follows a name to lines of [`WIDTH`] characters. All lines except the first are indented by `indent` spaces.
 fn hanging(name: &str, text: &str, indent: usize) -> Vec<String> {
-    // Wraps with spaces in place of the name, which then replaces the spaces.
+    // Wraps the text after spaces in place of the name; the name then replaces these spaces.
     let first = name.chars().count();
     let mut lines = wrapped(text, WIDTH, first);
     if first != indent && lines.len() > 1 {

@@ -1,4 +1,4 @@
-//! `ulplab kernels power`: the smallest faults that the judgements of outputs notice.
+//! `ulplab kernels power`: measures the smallest faults that the checks of outputs detect.
 
 use std::path::PathBuf;
 
@@ -10,17 +10,18 @@ use crate::studies::kernels::power::{self, Power};
 use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Error, Exit, Result};
 
-/// Measure what judgements notice: the smallest gain, bias, lost bits and missing term that are refused in the outputs of a right kernel.
+/// Measure the sensitivity of the checks: the smallest gain, bias, lost bits and missing term that are detected in the outputs of
+/// a right kernel.
 ///
-/// A right kernel's outputs are the expected ones, rounded to their type. A fault is put into them, and made smaller by halves until it
-/// is accepted. Shown are its sizes in the best case and in the middle one of all cases that are small and need no model. Neither a GPU
-/// nor a kernel is needed. `ulplab kernels list` shows what was measured last.
+/// The outputs of a right kernel are the expected values, rounded to their type. A fault is planted in them, and halved until the
+/// checks miss it. Prints the smallest detected size in the most sensitive case, and the median over all cases that are small and
+/// need no model. Needs neither a GPU nor a kernel. `ulplab kernels list` shows the last stored results.
 #[derive(Debug, clap::Args)]
 pub struct PowerArgs {
     /// Only these operations.
     #[arg(value_name = "OP")]
     ops: Vec<String>,
-    /// Write what was measured, of all operations, to this file.
+    /// Write the results, of all operations, to this file.
     #[arg(long, value_name = "FILE", conflicts_with = "ops", value_parser = crate::output::file_name())]
     write: Option<PathBuf>,
     /// Print JSON.
@@ -52,7 +53,7 @@ pub fn run(args: &PowerArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Formats a line for each output, and below them the outputs whose judgement notices too little, the worst first.
+/// Formats a line for each output, and below them the outputs whose checks detect too little, the worst first.
 fn text(all: &[Power]) -> String {
     let row = |power: &Power| vec![power.name(), power.rule.clone(), power.cases.to_string(), power.text()];
     let mut lines = fitted(

@@ -15,9 +15,9 @@ use ulplab_core::pattern::{self, selects};
 /// Find out how the tensor cores of this machine's GPU sum.
 ///
 /// It needs a Hopper GPU (sm_90a). 36 wgmma instructions (E4M3 and bf16, nine widths, A in shared memory or in registers) run on
-/// 10⁶ random and targeted vectors each. Rules of summation are tried on a sample of them: how many
-/// products are added at once, to how many fraction bits below the largest exponent they are cut, and how many fraction bits of
-/// the sum are kept. A rule that explains each bit of the sample is then compared with all vectors. The exit code is 100 if an
+/// 10⁶ random and targeted vectors each. Rules of summation are tried on a sample of the vectors. A rule has three numbers: the
+/// products that are added at once; the fraction bits below the largest exponent to which they are truncated; and the fraction
+/// bits of the sum. A rule that explains each bit of the sample is then compared with all vectors. The exit code is 100 if an
 /// instruction follows no rule, or another rule than ulplab assumes (crates/core/accumulator.rs).
 #[derive(Debug, clap::Args)]
 pub struct ProbeArgs {
@@ -108,7 +108,8 @@ fn rules(assumed: &Accumulator) -> Vec<Accumulator> {
     all.collect()
 }
 
-/// Inputs of an instruction (rows of A and B, values of C), and the sums `d` that the device computed.
+/// The test vectors of one instruction: inputs (rows of A and B, values of C), and the bits `d` of the sums that the device
+/// computed.
 pub struct Vectors {
     assumed: &'static Accumulator,
     a: Vec<Factor>,

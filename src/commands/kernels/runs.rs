@@ -28,7 +28,8 @@ struct RunArgs {
     workers: Workers,
 }
 
-/// Makes the experiment argument optional in commands with the options of `ulplab sweep`.
+/// Makes the experiment argument of `ulplab sweep` optional in the commands of this file, with a shipped experiment as the
+/// default.
 fn experiment_or_shipped(experiment: clap::Arg) -> clap::Arg {
     experiment
         .required(false)
@@ -61,8 +62,8 @@ impl RunArgs {
 
 /// Check every variant on every case, and time the right ones on the timed cases.
 ///
-/// Without a GPU, kernels are compiled, their headers are checked against the compiled code, and the exit code is 4.
-/// `--device compile` requests only that; the exit code is then the one of the attestations.
+/// Without a GPU, kernels are compiled, their headers are checked against the compiled code, and the exit code is 4. `--device
+/// compile` requests only that; the exit code then tells if the kernels have changed since they were verified.
 #[derive(Debug, clap::Args)]
 pub struct CheckArgs {
     #[command(flatten)]
@@ -70,7 +71,7 @@ pub struct CheckArgs {
     /// Run kernels on a GPU, or only compile them and check them against their attestations.
     #[arg(long, value_enum, default_value = "cuda")]
     device: OnDevice,
-    /// Architectures to compile for where no kernel is run, all of them if absent; may be repeated.
+    /// Architecture to compile for if no kernel is run; repeatable [default: all architectures].
     #[arg(long = "arch", value_name = "ARCH", value_parser = PossibleValuesParser::new(ARCHITECTURES))]
     architectures: Vec<String>,
 }
@@ -86,13 +87,13 @@ pub(super) fn check(args: &CheckArgs) -> Result<Exit> {
 /// Time the kernels on this machine's GPU: µs, bytes, share of the copy bandwidth; --peers adds third-party times.
 ///
 /// Each kernel is checked first and timed only if it is right. Only the timed cases are run, and the exit code is 0 unless a
-/// kernel is wrong. A line on standard error says what a cell took as soon as it ends. The records stay in the folder of the run, which
-/// --resume goes on with. `ulplab kernels bench` times the peers, too.
+/// kernel is wrong. Prints the time of each cell on standard error as soon as the cell ends. The records stay in the folder of
+/// the run; --resume continues the run. `ulplab kernels bench` also times the peers.
 #[derive(Debug, clap::Args)]
 pub struct TimeArgs {
     #[command(flatten)]
     run: RunArgs,
-    /// Leave the variant `simple` out of every case that another selected variant takes.
+    /// Leave the variant `simple` out of every case that another selected variant supports.
     #[arg(long)]
     fast_only: bool,
 }
@@ -111,8 +112,8 @@ pub(super) fn time(args: &TimeArgs) -> Result<Exit> {
 
 /// Check the kernels, then plant every fault in turn and report which check notices it; or check them with one fault planted.
 ///
-/// The exit code is 100 if a fault goes unnoticed; with one fault planted, by its name, it is 100 if the checks notice it.
-/// Without a GPU, the faults are only compiled.
+/// The exit code is 100 if the checks miss a fault. If a fault is named, only this fault is planted, and the exit code is 100 if
+/// the checks detect it. Without a GPU, the faults are only compiled.
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("experiment", fault_or_experiment))]
 pub struct MutantsArgs {
@@ -162,7 +163,7 @@ fn fault(word: &Path) -> Option<String> {
     (name.contains('.') && !is_file).then(|| name.into())
 }
 
-/// Groups of options that only apply if the kernels are run, so not with `--check` or `--digests`.
+/// Groups of options that apply only if the kernels are run: they exclude `--check` and `--digests`.
 const RUN: [&str; 3] = ["SweepArgs", "RunArgs", "Workers"];
 
 /// Check the kernels, plant every fault, and write attestations of the files whose kernels pass; or, with --check, list the
@@ -174,12 +175,12 @@ pub struct AttestArgs {
     /// Folder of the attestations [default of --check and --digests: experiments/results].
     #[arg(value_name = "DIR", required_unless_present_any = ["check", "digests"])]
     folder: Option<PathBuf>,
-    /// Check that every kernel, its flags and its bounds are unchanged since they were verified. A judgement that was written in
-    /// another way is unchanged if its inputs, launches and answers are.
+    /// Check that every kernel, its flags and its bounds are unchanged since they were verified. If the sources of a judgement
+    /// changed, it still counts as unchanged if its inputs, launches and verdicts are the same.
     #[arg(long, conflicts_with_all = RUN)]
     check: bool,
-    /// Store digests of the inputs, launches and answers of all files that are as they were verified, so that --check can hold a
-    /// judgement that is written in another way against them. Takes minutes, and no GPU.
+    /// Store digests of the inputs, launches and verdicts of all files that are unchanged since they were verified. With these
+    /// digests, --check can compare a judgement whose sources changed. Takes minutes, and needs no GPU.
     #[arg(long, conflicts_with_all = RUN, conflicts_with = "check")]
     digests: bool,
     #[command(flatten)]

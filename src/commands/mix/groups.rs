@@ -47,8 +47,8 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Groups the sites by pattern and layer. `loaded` has the tensors that the model passed while it was loaded; `run` has those
-    /// that it passed while it read `tokens` tokens.
+    /// Groups the sites by pattern and layer. `loaded` has the tensors that the model passed to [`Sizes`] while it was loaded;
+    /// `run` has the tensors that it passed while it read `tokens` tokens.
     ///
     /// # Errors
     /// Returns an error if a pattern matches nothing, matches both weights and other tensors, or overlaps another pattern; or if
@@ -129,7 +129,7 @@ impl Groups {
         Ok(groups)
     }
 
-    /// Sorts the formats by their bytes. Returns an error if the order is not the same in all groups.
+    /// Sorts the formats by their size in bytes. Returns an error if the order is not the same in all groups.
     fn order(&mut self) -> Result<()> {
         let total = |format: usize| -> f64 { self.all.iter().map(|group| group.bytes[format]).sum() };
         let mut order: Vec<usize> = (0..self.formats.len()).collect();
@@ -154,7 +154,8 @@ impl Groups {
         self.all.iter().map(|group| group.elements).sum()
     }
 
-    /// Returns the recipe of an assignment (a format for each group), with one round for each pattern and format.
+    /// Returns the recipe of an assignment (a format for each group), with one rounding step (`round`) for each pattern and
+    /// format.
     pub fn recipe(&self, name: &str, doc: &str, assignment: &Assignment) -> Recipe {
         let mut layers: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
         for (group, format) in self.all.iter().zip(assignment) {

@@ -45,7 +45,7 @@ pub struct Measure<'a> {
     _lines: Lines,
 }
 
-/// Points by recipe and window, with the fingerprint of everything that they depend on.
+/// Measurements (points) by recipe and window, with a fingerprint of all their inputs.
 #[derive(Serialize, Deserialize)]
 struct StoredPoints {
     fingerprint: String,
@@ -53,7 +53,8 @@ struct StoredPoints {
 }
 
 impl<'a> Measure<'a> {
-    /// Runs the reference on all windows. Reads from `file` the points that a search with this `fingerprint` has measured.
+    /// Runs the reference on all windows. Reads from `file` the measurements (points) of an earlier search with the same
+    /// `fingerprint`.
     ///
     /// # Errors
     /// Returns an error if the reference fails or the file belongs to another search.
@@ -90,8 +91,8 @@ impl<'a> Measure<'a> {
         })
     }
 
-    /// Returns the points of recipes on these windows; measures those that are not stored. `named` has the recipes, each with a
-    /// unique key for the file.
+    /// Returns the points (measurements) of recipes on these windows; measures the points that are not stored. `named` has the
+    /// recipes, each with its unique key in the file.
     ///
     /// # Errors
     /// Returns an error if the reference fails, the file cannot be written, or a signal arrives.
@@ -120,7 +121,7 @@ impl<'a> Measure<'a> {
         Ok(named.iter().map(points).collect())
     }
 
-    /// Returns the number of recipes to measure between two writes of the file: a few for each thread, or as many as fit into
+    /// Returns the number of recipes to measure between two writes of the file: a few for each thread, but not more than fit into
     /// memory. Each recipe that rounds weights needs a copy of all weights.
     fn piece(&self) -> usize {
         let threads = rayon::current_num_threads();

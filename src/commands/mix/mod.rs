@@ -25,15 +25,16 @@ use ulplab_core::error::{Error, Exit, Result};
 
 /// Find which formats to mix: bytes against KL divergence, and the recipe for a budget.
 ///
-/// EXPERIMENT gives the model and the windows of text; its recipes are not used, and its gates only in the file of -o. The tensors that a
-/// pattern of --at matches in a layer are a group, and all tensors of a group have one format. The search begins with the cheapest
-/// format everywhere and raises one group at a time: the one that lowers the KL divergence from the reference most by byte. Every
-/// raise is measured once alone; at each step the best --top of that ranking are measured again where the search is.
+/// EXPERIMENT gives the model and the windows of text. Its recipes are not used, and its gates only in the file of -o. The
+/// tensors that a pattern of --at matches in one layer are a group; all tensors of a group have the same format. The search
+/// begins with the cheapest format for all groups. Each step raises one group to a larger format: the raise that lowers the KL
+/// divergence from the reference most per byte. Every raise is first measured alone, which gives a ranking. At each step, the
+/// first --top raises of the ranking are measured again, after the raises so far.
 ///
-/// A choice is best on the windows that it was made on. So the last windows are held out, and what the others chose is measured on
-/// them, too.
+/// A choice looks best on the windows that it was made on. So the last windows are held out: the search does not use them, and
+/// its result is also measured on them.
 ///
-/// Exit code: 0; 100 if no point of the front keeps the budget.
+/// Exit code: 0; 100 if no assignment of formats keeps the budget.
 #[derive(Debug, clap::Args)]
 pub struct MixArgs {
     /// An experiment of kind 'model': a file, or the name of a shipped experiment.
@@ -41,28 +42,28 @@ pub struct MixArgs {
     /// Sites that may be rounded, e.g. 'layers.*.mlp.*.weight'; repeatable. All are weights, or none is.
     #[arg(long = "at", value_name = "PATTERN", required = true)]
     pub at: Vec<String>,
-    /// Formats to choose from, e.g. nvfp4,fp8_token,bf16; two or more.
+    /// Formats to choose from, two or more, e.g. nvfp4,fp8_token,bf16.
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', required = true)]
     pub formats: Vec<String>,
-    /// End at so many bytes, as a share of what bf16 takes, e.g. 0.35.
+    /// Maximum number of bytes, as a share of the bytes in bf16, e.g. 0.35.
     #[arg(long, value_name = "SHARE", conflicts_with = "kl")]
     pub bytes: Option<f64>,
-    /// End at this mean KL divergence in nats by token, e.g. 0.01.
+    /// End the search at this mean KL divergence, in nats per token, e.g. 0.01.
     #[arg(long, value_name = "NATS")]
     pub kl: Option<f64>,
-    /// Raises that are measured again at each step.
+    /// Number of raises that are measured again at each step.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     pub top: u16,
-    /// Windows that nothing is chosen on, the last of the experiment [default: half of them].
+    /// Number of held-out windows: the last windows of the experiment, which the search does not use [default: half of them].
     #[arg(long, value_name = "N")]
     pub held_out: Option<usize>,
-    /// Write an experiment with the recipe that was chosen, next to the cheapest and the dearest, and gates on it; `ulplab sweep` runs it.
+    /// Write an experiment for `ulplab sweep`: the chosen recipe with gates, and the cheapest and the dearest recipe.
     #[arg(short, long, value_name = "FILE", value_parser = crate::output::file_name())]
     pub output: Option<PathBuf>,
-    /// Keep measurements in a file; a search that finds it goes on from there.
+    /// Store measurements in this file. A later search with the same file continues from them.
     #[arg(long, value_name = "FILE", value_parser = crate::output::file_name())]
     pub keep: Option<PathBuf>,
-    /// Print how many forward passes there are at most, and the groups, and end.
+    /// Only print the maximum number of forward passes, and the groups.
     #[arg(long)]
     pub dry_run: bool,
     /// Override a key of the experiment, e.g. --set tokens=128 or --set 'model="my-checkpoint"'.
@@ -76,7 +77,7 @@ pub struct MixArgs {
     pub datasets: Option<PathBuf>,
 }
 
-/// The result of a search: points with more and more bytes, and less and less KL divergence.
+/// The result of a search: points with rising bytes and falling KL divergence.
 #[derive(Serialize)]
 pub struct Front {
     pub experiment: String,
@@ -90,18 +91,18 @@ pub struct Front {
     pub windows: [usize; 2],
     pub passes: usize,
     pub points: Vec<FrontPoint>,
-    /// Index of the point that the budget selects.
+    /// Index of the chosen point: the one that the budget of bytes or KL divergence selects.
     pub chosen: Option<usize>,
 }
 
-/// A point of the front: a format for each group, with its bytes and its KL divergence.
+/// A point of the front: a format for each group of tensors, with the bytes and the KL divergence of this assignment.
 #[derive(Serialize)]
 pub struct FrontPoint {
     pub step: usize,
     /// The group that the last step raised to a larger format, and that format.
     pub raised: Option<[String; 2]>,
     pub bytes: f64,
-    /// Bytes as a share of the bytes in bf16.
+    /// Bytes, divided by the bytes of the same tensors in bf16.
     pub of_bf16: f64,
     pub bits: f64,
     pub chosen_on: Estimate,
@@ -169,7 +170,7 @@ pub fn run(args: &MixArgs) -> Result<Exit> {
     }
     let texts = prepared.inputs.texts.iter().map(|text| &text.ids[..]);
     let windows: Vec<(&str, &[u32])> = names.iter().map(String::as_str).zip(texts).collect();
-    // The fingerprint covers everything that the measurements depend on.
+    // The fingerprint identifies all inputs of the measurements: stored points of other inputs are an error.
     let parts = (prepared.manifest.identity(), &args.at, &args.formats);
     let fingerprint = blake3::hash(json::line(&parts).as_bytes()).to_hex().to_string();
     let mut measure = Measure::new(
@@ -208,7 +209,8 @@ fn check(args: &MixArgs) -> Result<()> {
     args.output.as_deref().map_or(Ok(()), check_writable)
 }
 
-/// Searches, and measures the resulting front on the held-out windows.
+/// Searches assignments of formats to groups. Measures the front (the assignments with less KL divergence than all cheaper ones)
+/// on the held-out windows as well.
 fn found(
     args: &MixArgs,
     experiment: &str,
@@ -252,8 +254,8 @@ fn found(
             assignment: assignment.clone(),
         });
     }
-    // Bytes rise and KL falls along the front. So the last point within a budget of bytes has the least KL; with a budget of KL,
-    // the search ended at the first point within it, which is the last.
+    // Chooses the last point of the front within the budget. Bytes rise and KL falls along the front, so with a budget of bytes
+    // this point has the least KL. With a budget of KL, the search ended at the first point within the budget.
     let fits = |found: &FrontPoint| match (budget.bytes, budget.kl) {
         (Some(most), _) => found.bytes <= most,
         (None, Some(most)) => found.chosen_on.kl <= most,

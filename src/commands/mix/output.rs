@@ -1,4 +1,4 @@
-//! Prints a front as a table, and writes the selected point as an experiment.
+//! Prints the front (the best assignments of formats, by bytes) as a table, and writes the chosen point as an experiment.
 
 use super::groups::Groups;
 use super::{Estimate, Front, FrontPoint, MixArgs};
@@ -13,7 +13,8 @@ const SHOWN: usize = 24;
 /// Name of the chosen recipe.
 const CHOSEN: &str = "front";
 
-/// Returns an experiment with gates on the chosen recipe, and recipes with all groups in the cheapest or in the largest format.
+/// Returns an experiment with three recipes: the chosen one, and for comparison all groups in the cheapest and all groups in the
+/// largest format. The gates apply to the chosen recipe.
 pub fn experiment(of: &Experiment, groups: &Groups, chosen: &FrontPoint, most: Option<f64>) -> Result<String> {
     let last = groups.formats.len() - 1;
     let all = |format: usize| vec![format; groups.all.len()];
@@ -35,8 +36,9 @@ pub fn experiment(of: &Experiment, groups: &Groups, chosen: &FrontPoint, most: O
     experiment_of(&of, &recipes)
 }
 
-/// Returns the experiment's gates that bind every recipe, applied to the chosen recipe. Gates on named recipes are dropped. If no
-/// gate is left, the gate is the KL budget `most` (in nats), or else the measured KL.
+/// Returns the gates for the chosen recipe: the experiment's gates whose patterns of recipes match the name [`CHOSEN`], such as
+/// gates on all recipes. If no gate remains, returns a gate on the KL divergence: the budget `most` (in nats), or else the
+/// measured value.
 fn gates(of: &[Rule], chosen: &FrontPoint, most: Option<f64>) -> Vec<Rule> {
     let mut gates: Vec<Rule> = Vec::new();
     let carried = |rule: &&Rule| !rule.control && rule.phase == Phase::Cumulative && rule.binds(CHOSEN);
@@ -52,7 +54,7 @@ fn gates(of: &[Rule], chosen: &FrontPoint, most: Option<f64>) -> Vec<Rule> {
         }
     }
     if gates.is_empty() {
-        // The budget of `--kl` applies to the windows that the search chose on; the gate applies to all windows.
+        // The budget of `--kl` applies to the windows that the search used; the gate applies to all windows.
         let held_out = chosen.held_out.map_or(0.0, |held| held.kl);
         let measured = chosen.chosen_on.kl.max(held_out);
         let (bound, why) = match most {
@@ -142,7 +144,8 @@ pub fn text(found: &Front, groups: &Groups, args: &MixArgs) -> String {
     text + &format!("\n{}\n", counted(found.passes, "forward pass"))
 }
 
-/// True if the table shows this point: the points are spread about evenly, with both ends and the chosen point.
+/// True if the table shows the point `at` of the front. The table shows both ends, the chosen point, and points spread evenly
+/// between the ends.
 fn is_shown(at: usize, found: &Front) -> bool {
     let count = found.points.len();
     let slot = |at: usize| at * (SHOWN - 1) / (count - 1).max(1);

@@ -14,7 +14,7 @@ pub struct Budget {
     pub kl: Option<f64>,
 }
 
-/// An assignment that the search reached.
+/// A step of the search: the assignment of formats to groups after this step, with its bytes and KL divergence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     pub assignment: Assignment,
@@ -30,9 +30,9 @@ pub fn most(groups: usize, formats: usize, top: usize) -> usize {
     1 + raises + raises * top.min(raises)
 }
 
-/// Raises groups step by step, each time the raise with the largest drop of KL per byte. First measures every raise alone, from
-/// the cheapest point, and ranks the raises. At each step, measures the `top` raises of that ranking from the current point and
-/// takes the best. `bytes[group][format]` must rise with the format; `kl` measures assignments.
+/// Raises one group to a larger format at each step, so that KL drops most per added byte. First measures every raise alone, with
+/// all other groups in the cheapest format, and ranks the raises. Each step measures the first `top` raises of the ranking from
+/// the current point, and takes the best. `bytes[group][format]` must rise with the format; `kl` measures assignments.
 ///
 /// # Errors
 /// Returns the errors of `kl`.
@@ -52,7 +52,7 @@ pub fn greedy(
     let all: Vec<(usize, usize)> = (0..bytes.len()).flat_map(raises).collect();
     let alone: Vec<Assignment> = all.iter().map(|raise| raised(&first, *raise)).collect();
     let measured = kl(&[&[first.clone()][..], &alone].concat())?;
-    // Drop of the KL divergence by each format of each group, compared with the cheapest format.
+    // For each group and format: the drop of the KL divergence if only this group has this format, and all others the cheapest.
     let mut gains: Vec<Vec<f64>> = bytes.iter().map(|formats| vec![0.0; formats.len()]).collect();
     for ((group, format), alone) in all.iter().zip(&measured[1..]) {
         gains[*group][*format] = measured[0] - alone;
@@ -96,7 +96,8 @@ pub fn greedy(
     }
 }
 
-/// Returns the indices of the steps with a lower KL than all cheaper steps: a raise may also increase the KL.
+/// Returns the indices of the steps that have a lower KL than all cheaper steps. Leaves out other steps: a raise can increase the
+/// KL.
 pub fn front(steps: &[Step]) -> Vec<usize> {
     let mut best = f64::INFINITY;
     let mut kept = Vec::new();

@@ -117,7 +117,7 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
 }
 
 impl Job<'_> {
-    /// Decodes one matrix: returns its bytes, and the count of its NaN and infinities.
+    /// Decodes one matrix. Returns the bytes in the output type, and the counts of NaN and infinities in the decoded matrix.
     fn decode(&self, expert: usize) -> (Vec<u8>, Option<Nonfinite>) {
         let size = self.opened.stack.matrix();
         let mut values = vec![0.0; size];

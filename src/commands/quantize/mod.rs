@@ -131,7 +131,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
     let stacks: Vec<Stack> = jobs.iter().map(|job| job.stack).collect();
     let elements: usize = stacks.iter().map(Stack::elements).sum();
     let mut progress = Progress::new(2 * elements, args.no_progress);
-    // Counts first: the header is written before the data and contains the counts.
+    // Counts NaN and infinities before the data is written: the header of the file comes first, and contains the counts.
     plan.count_nonfinite(&mut jobs, &stacks, &mut progress, args)?;
     let mut manifest = Manifest::default();
     for job in &jobs {
@@ -187,7 +187,7 @@ impl Plan {
         Ok(Self { format, global, layout })
     }
 
-    /// Returns the stored tensors (parts, such as codes and scales) of one quantized tensor.
+    /// Returns the name, type and shape of each tensor (such as codes or scales) that the file stores for one quantized tensor.
     fn slots(&self, Job { tensor, stack, .. }: &Job) -> Result<Vec<Slot>, String> {
         let Stack { rows, cols, .. } = *stack;
         self.format.check(cols)?;
@@ -202,7 +202,7 @@ impl Plan {
         Ok(slots)
     }
 
-    /// Returns the placement of a part's bytes in memory; `None` for row-major order.
+    /// Returns the memory layout of one stored part (such as `scale`) of a quantized matrix; `None` for row-major order.
     fn placement(&self, part: &str, rows: usize, cols: usize) -> Result<Option<Placement>, String> {
         match (self.layout, self.format.scaling, part) {
             (Some(layout), Some(Scaling { group, .. }), "scale") => {
@@ -223,8 +223,8 @@ impl Plan {
         }
     }
 
-    /// Counts NaN and infinities before and after quantization. Returns an error if they would make a whole matrix NaN, unless
-    /// the flags allow that.
+    /// Counts NaN and infinities before and after quantization. Returns an error if a whole matrix would become NaN, unless
+    /// `--allow-nonfinite` is given.
     fn count_nonfinite(
         &self,
         jobs: &mut [Job],
@@ -257,7 +257,8 @@ impl Plan {
         refuse_tensors(&args.input, &refused, hint)
     }
 
-    /// Returns the NaN and infinities of a matrix, and how many elements decode to them; `None` if all elements are finite.
+    /// Returns the NaN and infinities of a matrix, and the number of elements that decode to NaN or infinity; `None` if all
+    /// elements of the matrix are finite.
     fn nonfinite(&self, job: &Job, expert: usize) -> Option<(Nonfinite, u64)> {
         let mut values = job.stack.values(&job.tensor, expert);
         let nonfinite = Nonfinite::count(&values, expert * job.stack.matrix(), job.tensor.shape)?;
@@ -292,7 +293,8 @@ fn first_of(names: &[&str]) -> String {
     }
 }
 
-/// Returns an error that lists the refused tensors, one a line up to a screenful, and a hint, if there are any.
+/// Returns an error that lists the refused tensors, one per line and at most 20, with a hint. Returns no error if `refused` is
+/// empty.
 fn refuse_tensors(file: &Path, refused: &[String], hint: &str) -> Result<()> {
     const SHOWN: usize = 20;
     let mut lines = refused[..refused.len().min(SHOWN)].to_vec();

@@ -15,7 +15,7 @@ pub struct SweepArgs {
     /// experiment can still PASS; a run limited by --only or --skip cannot.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub overrides: Vec<String>,
-    /// Use the gates of this file instead of the experiment's own. The file is an experiment, or contains only [[gate]].
+    /// Use the gates of this file instead of the experiment's own. The file is an experiment, or contains only `[[gate]]` tables.
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
     /// Run only cells whose id (recipe/phase/window) matches. A run with cells left out is at best PARTLY JUDGED, exit code 4.
@@ -24,7 +24,7 @@ pub struct SweepArgs {
     /// Leave out cells whose id matches. As with --only, such a run is at best PARTLY JUDGED.
     #[arg(long, value_name = "GLOB")]
     pub skip: Vec<String>,
-    /// Seed of every random draw [default: the experiment's own].
+    /// Seed of all random numbers [default: the experiment's own].
     #[arg(long)]
     pub seed: Option<u64>,
     /// Folder of the run [default: runs/<name>/<time>].
@@ -33,19 +33,22 @@ pub struct SweepArgs {
     /// Continue an unfinished run: the one in --out, or the newest of this experiment.
     #[arg(long)]
     pub resume: bool,
-    /// Run only a share of the cells: slice:M/N is the M-th of N shares of about equal estimated cost; hash:M/N deals cells by a
-    /// hash of their ids, so that they keep their share when others are added; op:NAME are those of an operation with kernels,
-    /// op:NAME:M/N those of a share of its cases. `slice` and `hash` without numbers take M and N from the task of a Slurm array,
-    /// of an indexed Kubernetes job, or of a GitLab job with `parallel`. The partitions share one --out, or have one each. A
-    /// partition that finds all cells present when its share is done judges the run; the others exit with 0. So run `ulplab merge`
-    /// at the end.
+    /// Run only a share of the cells: slice:M/N, hash:M/N, op:NAME or op:NAME:M/N.
+    ///
+    /// slice:M/N is the M-th of N shares of about equal estimated cost. hash:M/N assigns cells by a hash of their ids: a cell
+    /// keeps its share when other cells are added. op:NAME is the cells of one operation with kernels, op:NAME:M/N a share of its
+    /// cases. `slice` and `hash` without numbers take M and N from a Slurm array task, an indexed Kubernetes job, or a GitLab job
+    /// with `parallel`. The partitions use the same --out, or one each. The partition that finishes when all cells are present
+    /// judges the run; the others exit with 0. So run `ulplab merge` at the end.
     #[arg(long, value_name = "PART")]
     pub partition: Option<PartitionArg>,
     /// End at the first window after which every gate is decided; all gates have statistic = "sequential".
     #[arg(long, conflicts_with_all = ["only", "skip", "partition"])]
     pub until_decided: bool,
-    /// Judge nothing, exit code 4, if the text or the checkpoint cannot tell formats apart: the reference's loss is at least 90 % of that
-    /// of uniform guesses, or the losses of all recipes lie within each other's noise. Without --strict the report says so.
+    /// Judge nothing and exit with code 4 if the text or the checkpoint cannot tell formats apart.
+    ///
+    /// They cannot if the reference's loss is at least 90 % of the loss of uniform guesses. They also cannot if the losses of all
+    /// recipes lie within each other's noise. Without --strict, the report only warns.
     #[arg(long)]
     pub strict: bool,
     /// Print the planned cells, one per line, without running them.
@@ -54,7 +57,7 @@ pub struct SweepArgs {
     /// Print verdicts as JSON Lines on stdout instead of the table.
     #[arg(long)]
     pub json: bool,
-    /// Refuse a run that needs more memory, e.g. 16G [default: the free memory of the machine].
+    /// Refuse a run that needs more memory than this, e.g. 16G [default: the free memory of the machine].
     #[arg(long, value_name = "SIZE")]
     pub max_memory: Option<Bytes>,
     /// Show no progress bar.

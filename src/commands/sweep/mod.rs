@@ -45,14 +45,15 @@ pub(super) fn answer(args: &SweepArgs, question: &Question) -> Result<Exit> {
         return Ok(exit);
     }
     let folder = enter_and_execute(args, &mut prepared)?;
-    // Reads the manifest again: it now has the sessions of this process and of others.
+    // Reads the manifest again: its seconds of work now include those of all processes on the run.
     let (folder, manifest) = Folder::open(&folder.path)?;
     let cells: Vec<&Cell> = prepared.cells.iter().collect();
     let records = gate::records(&folder, &manifest);
     let complete = prepared.ready.check_kept(&folder, &manifest, &cells);
     let records = records.and_then(|records| complete.map(|()| records));
     let records = match (&prepared.partition, records) {
-        // This process is done. Missing cells of other tasks are not a failure of this process.
+        // This process finished its own cells, but cells of other tasks are missing: the run is not judged, and this is not a
+        // failure.
         (Some(partition), Err(why @ (Error::Incomplete(_) | Error::Data { .. }))) => {
             errln!("{partition} is done, and nothing is judged yet: {why}");
             return prepared.ready.conclude_share(&folder, &manifest, &share(&prepared)?);
@@ -77,7 +78,7 @@ pub fn measure(args: &SweepArgs) -> Result<(Folder, Manifest)> {
     Folder::open(&folder.path)
 }
 
-/// Enters the folder of the run, and measures until all cells of this process are done.
+/// Creates or opens the folder of the run, and measures all unfinished cells of this process.
 fn enter_and_execute(args: &SweepArgs, prepared: &mut Prepared) -> Result<Folder> {
     let (folder, manifest) = enter(args, prepared)?;
     prepared.manifest = manifest;
@@ -86,7 +87,7 @@ fn enter_and_execute(args: &SweepArgs, prepared: &mut Prepared) -> Result<Folder
         Some(_) => None,
     };
     if let Some(processes) = shared {
-        // Begins no session here: each child process begins its own.
+        // Writes no session file here: each child process writes its own.
         let bar = progress(args, prepared.cells.len(), 0);
         signal::while_running(|| processes.run(&folder, &prepared.cells, &bar))?;
         return Ok(folder);
@@ -100,8 +101,8 @@ fn enter_and_execute(args: &SweepArgs, prepared: &mut Prepared) -> Result<Folder
     Ok(folder)
 }
 
-/// Creates the folder of the run, or opens the one to resume or to share with other processes. Returns it with the manifest on
-/// disk.
+/// Creates the folder of the run, or opens the folder of a run to resume or to share with other processes. Returns the folder,
+/// and the manifest stored in it.
 fn enter(args: &SweepArgs, prepared: &Prepared) -> Result<(Folder, Manifest)> {
     let mut manifest = prepared.manifest.clone();
     manifest.fingerprint = manifest.identity();

@@ -18,7 +18,7 @@ use crate::{itself, provenance};
 use ulplab_core::error::Result;
 use ulplab_core::text::shown;
 
-/// The question of a sweep: the experiment and its gates, as read from files.
+/// The input of a sweep: an experiment and its gates, as read from files.
 pub struct Question {
     pub file: ExperimentFile,
     /// The file of `--rules`, whose gates replace those of the experiment.
@@ -37,7 +37,7 @@ pub struct Prepared<'a> {
     pub partition: Option<Partition>,
 }
 
-/// Reads the experiment, and the file with its gates.
+/// Reads the experiment's file and, if `--rules` is given, the file with the gates that replace the experiment's gates.
 pub fn read(args: &SweepArgs) -> Result<Question> {
     read_file(args, ExperimentFile::read(&args.experiment, &args.overrides)?)
 }
@@ -153,8 +153,8 @@ fn check_overlaps(windows: &[Window], texts: &[Tokens]) -> std::result::Result<(
     Ok(())
 }
 
-/// True if the windows are copies: they are equal, or have a sequence of tokens in common, as long as 48 tokens and three
-/// quarters of the shorter window.
+/// True if one window repeats the other: both contain the same sequence of tokens, of at least 48 tokens and at least three
+/// quarters of the shorter window. Windows that are too short for such a sequence must be equal.
 fn are_copies(window: &[u32], other: &[u32]) -> bool {
     let run = (3 * window.len().min(other.len()) / 4).max(48);
     if window.len().min(other.len()) < run {
@@ -164,7 +164,7 @@ fn are_copies(window: &[u32], other: &[u32]) -> bool {
     window.windows(run).any(|run| runs.contains(run))
 }
 
-/// Returns the partition that the user asks for. Prints it if it comes from the environment.
+/// Returns the partition that `--partition` selects. If environment variables give the numbers, prints the partition.
 fn partition(asked: &PartitionArg) -> Result<Partition> {
     let (partition, from) = scheduler::resolve(asked, |name| std::env::var(name).ok())?;
     if let Some(from) = from {

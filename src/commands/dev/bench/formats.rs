@@ -17,7 +17,7 @@ use ulplab_core::formats::codec;
 /// Time quantization and dequantization on one core, in GB/s of f32.
 #[derive(Debug, clap::Args)]
 pub struct FormatsArgs {
-    /// Formats or records to time.
+    /// Formats, or records of a KV cache, to time.
     #[arg(default_values = ["nvfp4", "mxfp8", "mxfp4", "fp8_b128", "fp8_b128_f32", "e4m3", "e5m2", "bf16"])]
     pub formats: Vec<String>,
     /// Rows of the tensor.
@@ -29,7 +29,7 @@ pub struct FormatsArgs {
     /// Number of repetitions.
     #[arg(long, default_value_t = 21)]
     pub repeats: usize,
-    /// File with the figures of peers, written by experiments/peers/quantize.py.
+    /// File with the times of peers (other libraries), written by experiments/peers/quantize.py.
     #[arg(long, value_name = "FILE")]
     pub peer: Option<PathBuf>,
     /// Print JSON.
@@ -37,7 +37,7 @@ pub struct FormatsArgs {
     pub json: bool,
 }
 
-/// The time of one conversion. The peer script also prints a list of these records.
+/// The time of one conversion. The script that times other libraries prints a list of these records.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Figure {
     /// Name of the program.

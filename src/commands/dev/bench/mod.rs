@@ -17,7 +17,7 @@ use ulplab_core::error::{Error, Exit, Result, refuse};
 use ulplab_core::input;
 use ulplab_core::layouts::{Groups, LAYOUTS, Layout};
 
-/// Time the FP32 reference: one forward over a window, and one decode step after it.
+/// Time the FP32 reference: one forward pass over a window, and one decode step after it.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
@@ -26,13 +26,13 @@ pub struct BenchArgs {
     /// Checkpoint: a name from datasets/manifest.toml, or a folder.
     #[arg(long, default_value = "dsv4-mini")]
     pub model: String,
-    /// Tokens of the forward, and context of the decode step.
+    /// Tokens of the forward pass, which are the context of the decode step.
     #[arg(long, default_value_t = 512)]
     pub tokens: usize,
     /// Number of repetitions.
     #[arg(long, default_value_t = 9)]
     pub repeats: usize,
-    /// File with the figures of a peer, written by experiments/peers/transformers_forward.py.
+    /// File with the times of a peer (another library), written by experiments/peers/transformers_forward.py.
     #[arg(long, value_name = "FILE")]
     pub peer: Option<PathBuf>,
     /// Print JSON.
@@ -50,7 +50,7 @@ pub enum BenchCommand {
     Layouts(LayoutsArgs),
 }
 
-/// Seconds of one run: statistics over several repeats.
+/// Seconds of one run: median, minimum and maximum over several repeats.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Timing {
     pub median: f64,
@@ -58,7 +58,7 @@ pub struct Timing {
     pub max: f64,
 }
 
-/// Times of the reference. The peer scripts print the same record.
+/// Times of the reference. The scripts that time other libraries print the same record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Figures {
     /// Name of the program.

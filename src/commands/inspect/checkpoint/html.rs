@@ -25,7 +25,7 @@ struct Page<'a> {
     formats: Vec<(&'a str, usize)>,
     /// Findings (such as errors and warnings) by matrix, the worst matrix first.
     worst: Vec<(&'a str, Vec<&'a Finding>)>,
-    /// Number of matrices with findings that the page leaves out.
+    /// Number of matrices that have findings but do not fit into the table of at most [`LISTED`] matrices.
     more: usize,
     /// SVG chart of the gain (rms · √K) of each matrix.
     gains: String,
@@ -63,8 +63,8 @@ pub fn page(path: &Path, report: &Report, verdict: Outcome) -> String {
     ulplab_core::text::lines(&html)
 }
 
-/// Draws a chart of a value of each matrix. Matrices at the same place in different layers share a row. A cross marks a matrix
-/// with findings.
+/// Draws a chart with a point for each matrix: `value` gives its position. Matrices whose names differ only in numbers, such as
+/// the number of the layer, share a row. A cross marks a matrix with findings.
 fn chart(report: &Report, title: &str, unit: &str, value: impl Fn(&Judged) -> Option<f64>) -> String {
     let wrong: BTreeSet<&str> = report.findings.iter().map(|finding| finding.matrix.as_str()).collect();
     let mut rows: BTreeMap<String, Vec<Dot>> = BTreeMap::new();

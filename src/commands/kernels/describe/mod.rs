@@ -1,4 +1,5 @@
-//! `ulplab kernels describe`: inputs and outputs of an operation, and how the outputs are judged. Reads the operation itself.
+//! `ulplab kernels describe`: inputs and outputs of an operation, and how the outputs are judged. Derives the description from
+//! the definition of the operation.
 
 mod shapes;
 
@@ -35,9 +36,9 @@ pub struct Description {
     pub doc: String,
     pub buffers: Vec<BufferLine>,
     pub scalars: Vec<ScalarLine>,
-    /// Names of the sizes in shapes.
+    /// Names of the sizes of a case, such as `K`. The shapes of buffers are expressions over these sizes.
     pub sizes: Vec<String>,
-    /// Keys of the cases (such as `direction`), each with all its values.
+    /// Properties by which cases differ (keys, such as `direction`), each with all its values.
     pub keys: Vec<(String, Vec<String>)>,
     pub judgements: Vec<JudgementLine>,
     pub cases: Vec<Case>,
@@ -52,7 +53,7 @@ pub struct BufferLine {
     pub dtypes: Vec<Dtype>,
     /// Dimensions, as expressions over the sizes.
     pub shape: Vec<String>,
-    /// Name of a case with this shape, if other cases have another shape.
+    /// Name of an example case with this shape; `None` if all cases have it.
     pub such_as: Option<String>,
 }
 
@@ -74,7 +75,7 @@ pub struct JudgementLine {
     pub short: String,
     pub how: String,
     pub why: String,
-    /// Name of a case that is judged by this rule, if other cases are not.
+    /// Name of an example case that is judged by this rule; `None` if all cases are.
     pub such_as: Option<String>,
 }
 
@@ -113,7 +114,8 @@ pub fn describe(op: &dyn Op) -> std::result::Result<Description, String> {
     })
 }
 
-/// Describes a user's operation with these cases, as its experiment file defines it. Does not run its reference.
+/// Describes an operation that a user defines in an experiment file, with these cases. Does not run the operation's reference
+/// program.
 fn describe_own(op: &OwnOp, cases: &[Case]) -> Description {
     let line = |name: &str, role, dtype: &Option<String>, shape: &[Size]| BufferLine {
         name: name.into(),
@@ -179,7 +181,7 @@ fn buffers(samples: &[Sample]) -> Vec<BufferLine> {
         };
         (buffer.name, role, buffer.shape.len())
     };
-    // A buffer may have another role, type or rank in other cases, so describes each of these kinds by itself.
+    // A buffer may have another role, type or rank in other cases: each combination gets a line of its own.
     let buffers = samples.iter().flat_map(|sample| &sample.problem.buffers);
     let kinds = distinct(buffers.map(|buffer| (kind(buffer), buffer.dtype)));
     let lines = kinds.into_iter().map(|(own, dtype)| {
@@ -351,7 +353,8 @@ fn text(description: &Description) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Keys of cases and their meanings. The prefix `operation.` marks a key with another meaning in that operation.
+/// Keys of cases (properties by which cases differ) and their meanings. The prefix `operation.` marks a key with another meaning
+/// in that operation.
 const KEYS: [(&str, &str); 26] = [
     ("L", "how an exchange with a bank is made"),
     ("W", "type of the weights"),

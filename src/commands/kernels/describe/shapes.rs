@@ -4,7 +4,7 @@ use ulplab_operations::ops::Case;
 
 /// Lengths of blocks that share a scale. The last entry means a length of 16 in some cases and of 32 in the others.
 const BLOCKS: [&[i64]; 7] = [&[16], &[32], &[64], &[128], &[256], &[512], &[16, 32]];
-/// The text between the minimum and the maximum of a dimension that no expression fits.
+/// Separator in a range such as `8 to 64`: the minimum and the maximum of a dimension that no expression fits.
 const TO: &str = " to ";
 
 /// True if at least one dimension of the shape is a range, because no expression fits that dimension.
@@ -21,7 +21,7 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
     };
     let names: Vec<&str> = shapes[0].0.dims.iter().map(|(name, _)| *name).collect();
     let found = |name: &&&str| fits(&|case| case.size(name));
-    // A size that is the same in all cases may be equal by chance, so only sizes that vary are tried here.
+    // A size that is the same in all cases may equal the dimension by chance, so this step tries only sizes that vary.
     let varies = |name: &&&str| shapes.iter().any(|(case, _)| case.size(name) != shapes[0].0.size(name));
     if let Some(name) = names.iter().filter(varies).find(found) {
         return name.to_string();
@@ -57,8 +57,8 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
     if least == most {
         return least.to_string();
     }
-    // Tries quotients only here, where the dimension differs between cases: a constant may equal a quotient by chance. If several
-    // quotients fit, the cases cannot tell which one is right, so uses none of them.
+    // From here on, the dimension differs between cases. Numbers of blocks (quotients) are tried only now, because a constant may
+    // equal a quotient by chance. If several quotients fit, the cases cannot tell which is correct, so none is used.
     let names: Vec<&str> = names.into_iter().filter(|name| extent(&name)).collect();
     let blocks = BLOCKS.iter();
     let blocks = blocks.flat_map(|block| names.iter().map(move |name| (name, *block)));

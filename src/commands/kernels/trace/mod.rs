@@ -19,7 +19,7 @@ use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_operations::ops::{Case, Op, Problem};
 
-/// Show the launches of a kernel: bytes, operations, time, and share of the possible speed of each.
+/// Show the launches of a kernel: bytes, operations, time, and the share of the possible speed that each reaches.
 ///
 /// Times need a GPU; each launch is timed alone, and only if the whole kernel is right. Give --variant twice to compare two
 /// variants.
@@ -78,16 +78,18 @@ pub struct Trace {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Launch {
     pub name: String,
-    /// Entry point and grid of the kernel, or sizes of the matrix product.
+    /// Description of the launch: entry point and grid of a kernel, or sizes of a matrix product.
     pub what: String,
     pub turns: usize,
     /// Cost of one turn.
     pub cost: Cost,
     /// Microseconds of one turn, measured in a graph that repeats only this launch; `None` without a GPU.
     pub us: Option<f64>,
-    /// Microseconds of one turn with all data in the L2 cache: all of a large buffer is mapped to one small part of memory.
+    /// Microseconds of one turn with all data in the L2 cache: all parts of a large buffer are mapped to the same small part of
+    /// memory.
     pub us_cached: Option<f64>,
-    /// Microseconds that all turns add to a run: its time minus that of a run without this launch. Small if launches overlap.
+    /// Microseconds that all turns of this launch add to a run: the time of a run minus the time of a run without this launch.
+    /// Small if launches overlap.
     pub us_added: Option<f64>,
 }
 
@@ -126,7 +128,7 @@ impl Launch {
 }
 
 impl Trace {
-    /// Counts bytes and operations, without a GPU.
+    /// Creates the trace of a variant without times: counts the bytes and operations of each launch. Needs no GPU.
     pub fn count(source: &Source, variant: &Variant, problem: &Problem, plan: &Plan) -> Self {
         let least = Cost::new(problem.bytes, problem.flops);
         let turns = |at: usize| plan.run.turns.iter().filter(move |turn| turn.step == at);
@@ -134,7 +136,7 @@ impl Trace {
             name: step.name.clone(),
             what: what(step),
             turns: turns(at).count(),
-            // If a run has only one launch, its cost is the least cost of the operation.
+            // If a run has only one launch, this launch has the whole cost: the least cost of the operation.
             cost: match plan.run.turns.len() {
                 1 => least,
                 _ => {
@@ -172,15 +174,16 @@ impl Trace {
         self.launches.iter().map(|launch| launch.of_all(launch.us)).sum()
     }
 
-    /// Returns the time of a run, to be compared with its limit: the time with cold caches, if it was measured.
+    /// Returns the time of a run that is compared with the least possible time. Prefers the time with data outside the L2 cache,
+    /// then the time in a CUDA graph, then the time of runs back to back.
     pub fn whole(&self) -> Option<f64> {
         let us = self.us?;
         Some(us.rotated.or(us.graph).unwrap_or(us.hot).median)
     }
 }
 
-/// Returns the bytes and operations of one turn of a launch. If the header of the kernel states no bytes, counts each buffer that
-/// the launch uses once.
+/// Returns the bytes and operations of one turn of a launch. If the kernel's header does not state the number of bytes, assumes
+/// that the launch moves each of its buffers once.
 fn cost(step: &Step, arguments: &[Named], problem: &Problem, plan: &Plan) -> Cost {
     let size = |argument: &Named| {
         let Some(name) = argument.name() else { return 0 };

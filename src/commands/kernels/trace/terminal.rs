@@ -58,7 +58,7 @@ pub fn launches(all: &Traces, trace: &Trace) -> Rows {
     let cached = trace.us.and_then(|us| us.cached).map(|cached| cached.median);
     let times = [trace.whole(), cached, None];
     rows.push(row("a run", trace.turns(), trace.least, None, times));
-    // Drops columns without a figure.
+    // Drops columns without any number.
     let has_figure = |at: usize| rows[1..].iter().any(|row| row[at] != NONE);
     let kept: Vec<bool> = (0..rows[0].len()).map(has_figure).collect();
     for row in &mut rows {
@@ -68,7 +68,7 @@ pub fn launches(all: &Traces, trace: &Trace) -> Rows {
     rows
 }
 
-/// Returns the table that compares the variants: a row for each figure of a run, a column for each variant.
+/// Returns the table that compares the variants: a row for each quantity of a run, a column for each variant.
 pub fn side_by_side(all: &Traces) -> Rows {
     let of = |name: &str, figure: &dyn Fn(&Trace) -> String| {
         let figures = all.traces.iter().map(figure);
@@ -96,14 +96,14 @@ pub fn side_by_side(all: &Traces) -> Rows {
             trace.whole().map_or(NONE.into(), |us| format!("{:.0}", 1e6 / us))
         }),
     ];
-    // Drops rows that have no figure in any variant.
+    // Drops rows without a number in any variant.
     rows.retain(|row| row[1..].iter().any(|figure| figure != NONE));
     rows
 }
 
 const NONE: &str = "—";
 
-/// Returns the share of a time that the least possible time takes.
+/// Returns the least possible time as a fraction of the measured time.
 fn share(us: Option<f64>, limit: Option<f64>) -> Option<f64> {
     Some(limit? / us?)
 }
