@@ -3,6 +3,8 @@
 use std::any::Any;
 use std::fmt::Debug;
 
+use dyn_clone::{DynClone, clone_trait_object};
+
 use super::{LoadError, Model, Path, Source, TensorSpec};
 use crate::sites::{Growth, Layers};
 use crate::{Bounded, Numerics, Real, SiteInfo};
@@ -31,21 +33,9 @@ pub trait Loads<T: Real> {
     fn load(&self, weights: &mut Source<'_>, numerics: &mut dyn Numerics<T>) -> Result<Box<dyn Model<T>>, LoadError>;
 }
 
-/// Copies a configuration behind a trait object; implemented for every [`Clone`] configuration.
-pub trait Boxed {
-    /// Returns a boxed copy.
-    fn boxed(&self) -> Box<dyn Config>;
-}
-
-impl<C: Config + Clone> Boxed for C {
-    fn boxed(&self) -> Box<dyn Config> {
-        Box::new(self.clone())
-    }
-}
-
 /// A configuration that was read and checked. Gives the sizes of a model, and the layers that have a site. To get the path's own
 /// type, use `(config as &dyn Any).downcast_ref()`.
-pub trait Config: Loads<f32> + Loads<f64> + Loads<Bounded> + Boxed + Any + Debug + Send + Sync {
+pub trait Config: Loads<f32> + Loads<f64> + Loads<Bounded> + DynClone + Any + Debug + Send + Sync {
     /// Returns the [`Path`], i.e. the kind of model, of this configuration.
     fn path(&self) -> &'static Path;
 
@@ -177,11 +167,7 @@ pub trait Config: Loads<f32> + Loads<f64> + Loads<Bounded> + Boxed + Any + Debug
     }
 }
 
-impl Clone for Box<dyn Config> {
-    fn clone(&self) -> Self {
-        (**self).boxed()
-    }
-}
+clone_trait_object!(Config);
 
 /// Returns an array with the name and the value of each listed field.
 macro_rules! fields {

@@ -32,7 +32,7 @@ mod rope;
 pub mod swap_ffn;
 mod weights;
 
-pub use config::{Boxed, Config, Loads, Takes};
+pub use config::{Config, Loads, Takes};
 pub use loader::{Loader, asked};
 pub use model::{Input, Model, Scalar, State, load};
 pub use rope::RopeConfig;

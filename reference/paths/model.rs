@@ -3,6 +3,8 @@
 use std::any::Any;
 use std::fmt::Debug;
 
+use dyn_clone::{DynClone, clone_trait_object};
+
 use super::weights::Kept;
 use super::{Config, Invalid, LoadError, Loads, Source, Weights};
 use crate::{Bounded, Numerics, Real, Tensor};
@@ -104,12 +106,9 @@ pub(super) fn begins_empty<T>(start: &[Tensor<T>]) -> Result<(), String> {
 }
 
 /// State of a sequence between calls. The methods `of` and `of_mut` of `dyn State` downcast the state to the path's own type.
-pub trait State<T: Real>: Any + Debug + Send + Sync {
+pub trait State<T: Real>: Any + Debug + DynClone + Send + Sync {
     /// Returns the number of tokens processed.
     fn tokens(&self) -> usize;
-
-    /// Returns a boxed copy.
-    fn boxed(&self) -> Box<dyn State<T>>;
 }
 
 impl<T: Real> dyn State<T> {
@@ -134,11 +133,7 @@ pub(super) fn other() -> String {
     "the state is that of a model of another path".into()
 }
 
-impl<T: Real> Clone for Box<dyn State<T>> {
-    fn clone(&self) -> Self {
-        (**self).boxed()
-    }
-}
+clone_trait_object!(<T: Real> State<T>);
 
 mod sealed {
     use super::*;

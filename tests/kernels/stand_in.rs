@@ -250,10 +250,10 @@ fn calls_have_what_variants_take() {
 
 #[test]
 fn kernels_of_a_recipe_must_be_there() {
-    let config = mini().config().boxed();
+    let model = mini();
     let resolve = |kernels: &str| {
         let recipe: Recipe = toml::from_str(&format!("name = \"r\"\ndoc = \"\"\nkernels = [{kernels}]")).unwrap();
-        recipe.resolve(&*config, 1).map(|_| ())
+        recipe.resolve(model.config(), 1).map(|_| ())
     };
     assert_eq!(resolve("\"rope.heads\", \"rope.simple\""), Ok(()));
     let mistake = resolve("\"rope.simple\", \"rope.head\"").unwrap_err();

@@ -107,8 +107,4 @@ impl<T: paths::Scalar> paths::State<T> for State<T> {
     fn tokens(&self) -> usize {
         State::tokens(self)
     }
-
-    fn boxed(&self) -> Box<dyn paths::State<T>> {
-        Box::new(self.clone())
-    }
 }

@@ -35,10 +35,6 @@ impl<T: Real> paths::State<T> for State<T> {
     fn tokens(&self) -> usize {
         self.tokens
     }
-
-    fn boxed(&self) -> Box<dyn paths::State<T>> {
-        Box::new(self.clone())
-    }
 }
 
 impl<T: Real, O: Decodes> Model<T, O> {

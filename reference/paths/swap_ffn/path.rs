@@ -108,8 +108,4 @@ impl<T: paths::Scalar> paths::State<T> for State<T> {
     fn tokens(&self) -> usize {
         self.tokens
     }
-
-    fn boxed(&self) -> Box<dyn paths::State<T>> {
-        Box::new(self.clone())
-    }
 }

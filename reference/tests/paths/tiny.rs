@@ -1,9 +1,7 @@
 //! A path that is not the crate's: layers either attend to keys and values that are cached apart, or have a state of fixed size.
 
 use reference::ops::linear::dot;
-use reference::paths::{
-    Boxed, Config, Input, LoadError, Loader, Loads, Model, Path, Source, State, Takes, TensorSpec, asked,
-};
+use reference::paths::{Config, Input, LoadError, Loader, Loads, Model, Path, Source, State, Takes, TensorSpec, asked};
 use reference::sites::{Growth, Held};
 use reference::{Numerics, Real, Site, Tensor};
 use serde::Deserialize;
@@ -24,7 +22,8 @@ pub static PATH: Path = Path {
     model_types: || vec!["tiny", "tiny_text"],
     sites: SITES,
     read: |json, _| {
-        serde_json::from_str::<Sizes>(json).map_or_else(|error| Err(error.to_string()), |sizes| Ok(sizes.boxed()))
+        let sizes: Sizes = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        Ok(Box::new(sizes))
     },
     nearest: |_| None,
 };
@@ -85,9 +84,6 @@ struct Cached<T>(usize, Vec<[Vec<T>; 2]>);
 impl<T: Real> State<T> for Cached<T> {
     fn tokens(&self) -> usize {
         self.0
-    }
-    fn boxed(&self) -> Box<dyn State<T>> {
-        Box::new(self.clone())
     }
 }
 
