@@ -1,7 +1,5 @@
 //! Sources of a model's tensors.
 
-use std::fmt;
-
 /// Description of a tensor of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
@@ -27,24 +25,15 @@ pub trait Weights {
 
 /// Error if a model cannot be made although its tensors can be read. [`load`](super::load) converts this error to
 /// [`Weights::Error`], which must implement `From<Invalid>`: `String`, a boxed error and the error of the module `weights` do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     /// The configuration is invalid. The field is the message of the configuration's `check`.
+    #[error("the configuration: {0}")]
     Config(String),
     /// A tensor has an unexpected number of elements, or an index is out of range.
+    #[error("{0}")]
     Tensor(String),
 }
-
-impl fmt::Display for Invalid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Config(message) => write!(f, "the configuration: {message}"),
-            Self::Tensor(message) => f.write_str(message),
-        }
-    }
-}
-
-impl std::error::Error for Invalid {}
 
 impl From<Invalid> for String {
     fn from(invalid: Invalid) -> Self {

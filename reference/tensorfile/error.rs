@@ -1,6 +1,6 @@
 //! Errors of files that cannot be read.
 
-use std::fmt::{self, Write};
+use std::fmt::Write;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 const LISTED: usize = 20;
 
 /// Error if a file or a folder cannot be read.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {}", self.path().display(), self.problem())]
 pub enum Error {
     /// The operating system returned an error.
     Io {
@@ -54,14 +55,6 @@ impl Error {
         }
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path().display(), self.problem())
-    }
-}
-
-impl std::error::Error for Error {}
 
 /// A list of problems that are reported as one error.
 #[derive(Default)]

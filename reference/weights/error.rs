@@ -1,6 +1,5 @@
 //! Errors of tensors that cannot be read.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
@@ -9,12 +8,14 @@ use crate::paths::Invalid;
 use crate::tensorfile::{self, type_names};
 
 /// Error if a tensor or a file cannot be read.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A file or folder cannot be read.
-    File(tensorfile::Error),
+    #[error("{0}")]
+    File(#[from] tensorfile::Error),
     /// A tensor is missing, or does not meet the requirements.
+    #[error("{}: {}", path.display(), self.problem())]
     Tensor {
         /// File of the tensor; if the tensor is missing, the folder or the only file.
         path: PathBuf,
@@ -24,7 +25,8 @@ pub enum Error {
         problem: Problem,
     },
     /// The tensors can be read, but no model can be made from them.
-    Model(Invalid),
+    #[error("{0}")]
+    Model(#[from] Invalid),
 }
 
 /// Problem of a tensor.
@@ -73,18 +75,6 @@ pub enum Problem {
     },
 }
 
-impl From<tensorfile::Error> for Error {
-    fn from(error: tensorfile::Error) -> Self {
-        Self::File(error)
-    }
-}
-
-impl From<Invalid> for Error {
-    fn from(invalid: Invalid) -> Self {
-        Self::Model(invalid)
-    }
-}
-
 impl Error {
     /// Returns the file or folder of the error; `None` for [`Error::Model`].
     pub fn path(&self) -> Option<&Path> {
@@ -120,25 +110,6 @@ impl Error {
             Problem::Integer { found, most, index } => {
                 format!("tensor '{tensor}' has {found} at {index:?}, expected 0 … {most}")
             }
-        }
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(path) = self.path() {
-            write!(f, "{}: ", path.display())?;
-        }
-        f.write_str(&self.problem())
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::File(error) => Some(error),
-            Self::Model(invalid) => Some(invalid),
-            Self::Tensor { .. } => None,
         }
     }
 }
