@@ -35,7 +35,7 @@ impl<T: Real> DiagonalSsm<'_, T> {
     ///
     /// # Errors
     /// Returns an error if the shapes do not match.
-    pub fn recurrent(&self, u: &Tensor<T>, state: &mut Tensor<T>, store: &impl Store<T>) -> Result<Tensor<T>, String> {
+    pub fn recurrent(&self, u: &Tensor<T>, state: &mut Tensor<T>, store: Store<'_, T>) -> Result<Tensor<T>, String> {
         self.heads(u, state, |head, [a, b, c], u, x, y| {
             for (token, (&u, y)) in u.iter().zip(y).enumerate() {
                 vectorized!({
@@ -55,7 +55,7 @@ impl<T: Real> DiagonalSsm<'_, T> {
     ///
     /// # Errors
     /// Returns an error if the shapes do not match, or if a state is not 0 where b is 0: x' does not exist there.
-    pub fn folded(&self, u: &Tensor<T>, state: &mut Tensor<T>, store: &impl Store<T>) -> Result<Tensor<T>, String> {
+    pub fn folded(&self, u: &Tensor<T>, state: &mut Tensor<T>, store: Store<'_, T>) -> Result<Tensor<T>, String> {
         self.heads(u, state, |head, [a, b, c], u, x, y| {
             if let Some(n) = (0..x.len()).find(|&n| b[n] == T::ZERO && x[n] != T::ZERO) {
                 return Err(format!("head {head}, state {n}: b is 0 and the state {:?}", x[n]));
@@ -135,15 +135,15 @@ impl<T: Real> DiagonalSsm<'_, T> {
     }
 }
 
-fn keep<T: Real>(store: &impl Store<T>, head: usize, token: usize, x: &mut [T]) {
-    if !store.is_exact() {
+fn keep<T: Real>(store: Store<'_, T>, head: usize, token: usize, x: &mut [T]) {
+    if let Some(store) = store {
         let at = Token {
             sequence: 0,
             head,
             token,
         };
         let states = x.len();
-        store.store(at, x, states);
+        store(at, x, states);
     }
 }
 

@@ -12,34 +12,7 @@ pub struct Token {
     pub token: usize,
 }
 
-/// Change of a state when it is stored, e.g. rounding to bf16. The output of a token is computed from the state before the
-/// change.
-///
-/// Closures `Fn(Token, &mut [T], usize)` implement this trait.
-pub trait Store<T>: Sync {
-    /// Changes the state of one head in place. The elements are in storage order, in rows of `cols` elements.
-    fn store(&self, at: Token, state: &mut [T], cols: usize);
-
-    /// Returns true if states are stored unchanged, so that [`Self::store`] need not be called.
-    fn is_exact(&self) -> bool {
-        false
-    }
-}
-
-/// Stores states unchanged.
-#[derive(Clone, Copy, Debug)]
-pub struct Unrounded;
-
-impl<T> Store<T> for Unrounded {
-    fn store(&self, _: Token, _: &mut [T], _: usize) {}
-
-    fn is_exact(&self) -> bool {
-        true
-    }
-}
-
-impl<T, F: Fn(Token, &mut [T], usize) + Sync> Store<T> for F {
-    fn store(&self, at: Token, state: &mut [T], cols: usize) {
-        self(at, state, cols);
-    }
-}
+/// Function that changes the state of one head in place when it is stored, e.g. rounds it to bf16; `None` stores states unchanged.
+/// The elements are in storage order; the last argument is their number per row. The output of a token is computed from the
+/// state before the change.
+pub type Store<'a, T> = Option<&'a (dyn Fn(Token, &mut [T], usize) + Sync + 'a)>;

@@ -4,7 +4,7 @@ use std::f64::consts::TAU;
 
 use proptest::prelude::*;
 use reference::ops::diagonal_ssm::DiagonalSsm;
-use reference::ops::store::{Token, Unrounded};
+use reference::ops::store::Token;
 use reference::{Real, Tensor};
 
 const U32: f64 = 1.0 / (1 << 24) as f64;
@@ -63,8 +63,8 @@ impl Case {
         let ssm = DiagonalSsm { a: &a, b: &b, c: &c };
         let (u, mut state) = (self.u.cast(), self.state.cast());
         let y = match form {
-            Form::Recurrent => ssm.recurrent(&u, &mut state, &Unrounded),
-            Form::Folded => ssm.folded(&u, &mut state, &Unrounded),
+            Form::Recurrent => ssm.recurrent(&u, &mut state, None),
+            Form::Folded => ssm.folded(&u, &mut state, None),
             Form::Chunked(chunk) => ssm.chunked(&u, &mut state, chunk),
         }?;
         Ok(Outcome { y, state })
@@ -266,7 +266,9 @@ fn states_in_bf16() {
         let [a, b, c, u] = [&case.a, &case.b, &case.c, &case.u].map(Tensor::cast::<f32>);
         let ssm = DiagonalSsm { a: &a, b: &b, c: &c };
         let store = |_: Token, state: &mut [f32], _: usize| state.iter_mut().for_each(|x| *x = bf16(*x));
-        let got = ssm.recurrent(&u, &mut case.state.cast(), &store).expect("a good case");
+        let got = ssm
+            .recurrent(&u, &mut case.state.cast(), Some(&store))
+            .expect("a good case");
         let error = median(&errors(&got, &want));
         println!("{}: {error:.1e}", regime.0);
         assert!((least..=most).contains(&error), "{}: {error:e}", regime.0);
@@ -290,9 +292,9 @@ fn states_are_stored_step_by_step() {
         };
         let mut state = case.state.cast();
         let y = if folded {
-            ssm.folded(&u, &mut state, &store)
+            ssm.folded(&u, &mut state, Some(&store))
         } else {
-            ssm.recurrent(&u, &mut state, &store)
+            ssm.recurrent(&u, &mut state, Some(&store))
         };
         let mut calls = calls.into_inner().expect("no panic");
         calls.sort();

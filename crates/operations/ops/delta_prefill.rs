@@ -356,7 +356,7 @@ impl Prefill {
         };
         let form = linear::Recurrent {
             one_pass: false,
-            store: weigh,
+            store: Some(&weigh),
         };
         let o = linear::forward(&inputs, &form, &mut state, None)?;
         let state = match case.dim("out_vk") {

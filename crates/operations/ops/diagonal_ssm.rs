@@ -4,7 +4,6 @@
 use rayon::prelude::*;
 use reference::Tensor;
 use reference::ops::diagonal_ssm::DiagonalSsm;
-use reference::ops::store::Unrounded;
 use safetensors::Dtype;
 
 use super::data::widened;
@@ -51,7 +50,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let ssm = DiagonalSsm { a: &a, b: &b, c: &c };
     let u = Tensor::new([heads, steps], widened(&u));
     let mut state = Tensor::full([heads, states], 0.0);
-    let want = ssm.recurrent(&u, &mut state, &Unrounded)?;
+    let want = ssm.recurrent(&u, &mut state, None)?;
     let judge = Judge::each("y", Dtype::F32, &[heads, steps], want.data, bounds(&ssm, &u), WHY);
     Ok(Problem {
         batch: Some(Batch::new("H", &["u", "a", "b", "c", "y"])),

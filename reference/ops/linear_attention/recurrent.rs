@@ -5,34 +5,34 @@ use super::inputs::Head;
 use super::state::Layout;
 use crate::Real;
 use crate::ops::linear::dot;
-use crate::ops::store::{Store, Token, Unrounded};
+use crate::ops::store::{Store, Token};
 use crate::real::vectorized;
 
 /// Parameters of the recurrent form, which stores the state after every token.
-#[derive(Clone, Copy, Debug)]
-pub struct Recurrent<S = Unrounded> {
+#[derive(Clone, Copy)]
+pub struct Recurrent<'a, T> {
     /// True to compute Sᵀk and Sᵀq in one pass over S, as decode kernels do: o = scale (Sᵀq + (k·q) d), where S is decayed
     /// but not yet updated. The result is the same in exact arithmetic.
     pub one_pass: bool,
     /// Change (e.g. rounding) that is applied to the state when it is stored after each token.
-    pub store: S,
+    pub store: Store<'a, T>,
 }
 
-impl Recurrent {
+impl<T> Recurrent<'_, T> {
     /// The recurrence as defined, without rounding.
     pub const DEFINITION: Self = Self {
         one_pass: false,
-        store: Unrounded,
+        store: None,
     };
 
     /// The one-pass form, without rounding.
     pub const ONE_PASS: Self = Self {
         one_pass: true,
-        store: Unrounded,
+        store: None,
     };
 }
 
-impl<T: Real, S: Store<T>> Form<T> for Recurrent<S> {
+impl<T: Real> Form<T> for Recurrent<'_, T> {
     fn head<L: Layout>(&self, head: &Head<T>, state: &mut [T], out: &mut [T]) {
         let (key_dim, value_dim) = (head.key_dim, head.value_dim);
         let mut decay = vec![T::ZERO; key_dim];
@@ -58,14 +58,14 @@ impl<T: Real, S: Store<T>> Form<T> for Recurrent<S> {
                 }
                 out.iter_mut().for_each(|o| *o *= head.scale);
             });
-            if !self.store.is_exact() {
+            if let Some(store) = self.store {
                 let at = Token {
                     sequence: head.sequence,
                     head: head.value_head,
                     token,
                 };
                 let [_, cols] = L::stored(key_dim, value_dim);
-                L::as_stored(state, key_dim, value_dim, |state| self.store.store(at, state, cols));
+                L::as_stored(state, key_dim, value_dim, |state| store(at, state, cols));
             }
         }
     }

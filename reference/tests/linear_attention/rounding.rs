@@ -193,7 +193,7 @@ fn states_are_stored_token_by_token() {
     let mut state = State::<f64, Vk>::zeros(3, 2, 4, 6);
     let form = Recurrent {
         one_pass: false,
-        store: note,
+        store: Some(&note),
     };
     let o = case.run_in(&form, &mut state, None).expect("a good case");
     let mut calls = calls.into_inner().expect("no panic");
@@ -232,7 +232,7 @@ fn a_store_sees_its_layout() {
     let run = |store: &(dyn Fn(Token, &mut [f32], usize) + Sync)| {
         let form = Recurrent {
             one_pass: true,
-            store: |at: Token, state: &mut [f32], cols: usize| store(at, state, cols),
+            store: Some(store),
         };
         let mut kv = State::<f32, Kv>::new(case.state.cast()).expect("a state");
         let mut vk = kv.turned();
@@ -273,7 +273,7 @@ fn states_in_bf16() {
         let want = case.recurrent::<f64>();
         let form = Recurrent {
             one_pass: false,
-            store: |_: Token, state: &mut [f32], _: usize| round_to_bf16(state),
+            store: Some(&|_, state, _| round_to_bf16(state)),
         };
         let got: Outcome<f32> = case.run(&form);
         let error = relative(&got.state.data, &want.state.data);

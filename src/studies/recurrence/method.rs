@@ -8,7 +8,7 @@ use rand_chacha::rand_core::Rng;
 use reference::ops::diagonal_ssm::DiagonalSsm;
 use reference::ops::linear_attention as attention;
 use reference::ops::linear_attention::{Chunked, Decay, Intermediate, Inversion, Kv, Policy, Recurrent, State};
-use reference::ops::store::{Store, Token, Unrounded};
+use reference::ops::store::{Store, Token};
 use reference::{Real, Tensor};
 
 use super::PIECE;
@@ -95,6 +95,7 @@ impl Method {
             let round = |state: &mut [f32]| stored.iter().for_each(|round| round.round(state, cols, place, random));
             rounded_or_noise(self.noise, STATE, state, cols, round);
         };
+        let store: Store<'_, f32> = if stored.is_empty() { None } else { Some(&store) };
         let rounds = WithNoise(ChunkRoundings(&self.rounds, random), self.noise);
         match (piece, &self.form, self.prefill) {
             (Piece::Attention { .. }, _, Some(prefill)) => {
@@ -110,11 +111,7 @@ impl Method {
             }
             (Piece::Attention { .. }, form, _) => {
                 let one_pass = *form == Form::OnePass;
-                match stored.is_empty() {
-                    true if one_pass => attend(piece, &Recurrent::ONE_PASS, state),
-                    true => attend(piece, &Recurrent::DEFINITION, state),
-                    false => attend(piece, &Recurrent { one_pass, store }, state),
-                }
+                attend(piece, &Recurrent { one_pass, store }, state)
             }
             (Piece::Ssm { parameters, u }, form, _) => {
                 let mut parameters = parameters.clone();
@@ -123,10 +120,7 @@ impl Method {
                     let round = |values: &mut [f32]| rounds.0.round_named(name, values, states);
                     rounded_or_noise(self.noise, name, &mut parameter.data, states, round);
                 }
-                match stored.is_empty() {
-                    true => scan(form, &parameters, u, state, &Unrounded),
-                    false => scan(form, &parameters, u, state, &store),
-                }
+                scan(form, &parameters, u, state, store)
             }
         }
     }
@@ -136,7 +130,7 @@ impl Method {
 pub fn exact<T: Real>(piece: &Piece<T>, state: &mut Tensor<T>) -> Result<Tensor<T>, String> {
     match piece {
         Piece::Attention { .. } => attend(piece, &Recurrent::DEFINITION, state),
-        Piece::Ssm { parameters, u } => scan(&Form::Recurrent, parameters, u, state, &Unrounded),
+        Piece::Ssm { parameters, u } => scan(&Form::Recurrent, parameters, u, state, None),
     }
 }
 
@@ -171,7 +165,7 @@ fn scan<T: Real>(
     [a, b, c]: &[Tensor<T>; 3],
     u: &Tensor<T>,
     state: &mut Tensor<T>,
-    store: &impl Store<T>,
+    store: Store<'_, T>,
 ) -> Result<Tensor<T>, String> {
     let ssm = DiagonalSsm { a, b, c };
     match form {
