@@ -9,27 +9,8 @@ use safetensors::Dtype;
 use super::{Kind, Operation};
 use ulplab_core::error::did_you_mean;
 
-/// A user's tensor, converted to f64.
-#[derive(Clone, Debug)]
-pub struct Tensor {
-    /// Sizes of the dimensions.
-    pub shape: Vec<usize>,
-    /// Elements, row-major.
-    pub data: Vec<f64>,
-}
-
-impl Tensor {
-    /// Number of columns: the size of the last dimension, or 1 for a scalar.
-    pub fn cols(&self) -> usize {
-        self.shape.last().copied().unwrap_or(1)
-    }
-
-    /// Iterates over the rows, mutably.
-    pub fn rows_mut(&mut self) -> impl Iterator<Item = &mut [f64]> {
-        let cols = self.cols().max(1);
-        self.data.chunks_exact_mut(cols)
-    }
-}
+/// A user's tensor, converted to f64. A scalar has no dimensions.
+pub type Tensor = reference::Tensor<f64>;
 
 /// An argument of an operation.
 #[derive(Clone, Debug)]

@@ -32,11 +32,11 @@ pub(super) const CAUSAL_CONV1D: Operation = Operation {
         next_channel_state of state: "the state is that of the next channel" => |call| call.roll("state", 1);
         next_sequence_state of state: "the state is that of the next sequence" => |call| call.roll("state", 2);
         taps_reversed: "the taps are in the other order"
-            => |call| call.edit("weight", |taps| taps.rows_mut().for_each(<[f64]>::reverse));
+            => |call| call.edit_rows("weight", <[f64]>::reverse);
         next_channel_taps: "the taps are those of the next channel" => |call| call.roll("weight", 1);
         one_late: "each output is that of the token before";
         first_tap_missing: "the tap of the oldest token is left out"
-            => |call| call.edit("weight", |taps| taps.rows_mut().for_each(|taps| taps[0] = 0.0));
+            => |call| call.edit_rows("weight", |taps| taps[0] = 0.0);
         no_bias of bias: "the bias is left out" => |call| call.leave_out("bias");
         bias_after_activation of bias: "the bias is added after the activation";
     },

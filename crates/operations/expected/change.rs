@@ -26,6 +26,14 @@ impl Call {
         }
     }
 
+    /// Changes every row of a tensor in place.
+    pub fn edit_rows(&mut self, name: &str, edit: impl Fn(&mut [f64])) {
+        self.edit(name, |tensor| {
+            let (_, cols) = slices(tensor, 0);
+            tensor.data.chunks_exact_mut(cols).for_each(edit);
+        });
+    }
+
     /// Replaces every element x of a tensor by `change(x)`.
     pub fn map(&mut self, name: &str, change: impl Fn(f64) -> f64) {
         self.edit(name, |tensor| tensor.data.iter_mut().for_each(|x| *x = change(*x)));
@@ -51,7 +59,7 @@ impl Call {
     /// dimension's size; `by` returns the number of elements to rotate by.
     fn rotate(&mut self, name: &str, dim: usize, by: impl Fn(usize, usize) -> usize) {
         self.edit(name, |tensor| {
-            let (slice, all) = tensor.slices(dim);
+            let (slice, all) = slices(tensor, dim);
             let parts = tensor.data.chunks_exact_mut(all);
             parts.for_each(|slices| slices.rotate_left(by(slice, all)));
         });
@@ -60,7 +68,7 @@ impl Call {
     /// Replaces each row by the next row, and the last row by the first. A row consists of the last `dims` dimensions.
     pub fn roll_rows(&mut self, name: &str, dims: usize) {
         self.edit(name, |tensor| {
-            let row = tensor.slices(dims).0.min(tensor.data.len());
+            let row = slices(tensor, dims).0.min(tensor.data.len());
             tensor.data.rotate_left(row);
         });
     }
@@ -68,7 +76,7 @@ impl Call {
     /// Replaces all slices along a dimension by the first slice. `dim` counts from the end: 0 is the last dimension.
     pub fn repeat_first(&mut self, name: &str, dim: usize) {
         self.edit(name, |tensor| {
-            let (slice, all) = tensor.slices(dim);
+            let (slice, all) = slices(tensor, dim);
             for slices in tensor.data.chunks_exact_mut(all) {
                 let (first, rest) = slices.split_at_mut(slice);
                 rest.chunks_exact_mut(slice)
@@ -86,12 +94,10 @@ impl Call {
     }
 }
 
-impl Tensor {
-    /// Returns the stride of a dimension, and the stride times the dimension's size; both at least 1. `dim` counts from the
-    /// end: 0 is the last dimension.
-    fn slices(&self, dim: usize) -> (usize, usize) {
-        let dims = self.shape.len();
-        let count = |from: usize| self.shape[from..].iter().product::<usize>().max(1);
-        (count(dims.saturating_sub(dim)), count(dims.saturating_sub(dim + 1)))
-    }
+/// Returns the stride of a dimension, and the stride times the dimension's size; both at least 1. `dim` counts from the end: 0 is
+/// the last dimension.
+fn slices(tensor: &Tensor, dim: usize) -> (usize, usize) {
+    let dims = tensor.shape.len();
+    let count = |from: usize| tensor.shape[from..].iter().product::<usize>().max(1);
+    (count(dims.saturating_sub(dim)), count(dims.saturating_sub(dim + 1)))
 }

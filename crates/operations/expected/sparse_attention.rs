@@ -41,11 +41,9 @@ pub(super) const SPARSE_ATTENTION: Operation = Operation {
                 // Replace the indices other than −1 by 0, 1, 2 … in order. If a row has more indices than entries, set the
                 // remaining ones to −1.
                 let entries = call.tensor("entries").shape.get(1).copied().unwrap_or_default();
-                call.edit("indices", |indices| {
-                    for row in indices.rows_mut() {
-                        let mut next = 0..entries;
-                        row.iter_mut().filter(|at| **at >= 0.0).for_each(|at| *at = next.next().map_or(-1.0, |next| next as f64));
-                    }
+                call.edit_rows("indices", |row| {
+                    let mut next = 0..entries;
+                    row.iter_mut().filter(|at| **at >= 0.0).for_each(|at| *at = next.next().map_or(-1.0, |next| next as f64));
                 });
             };
         all_entries of count: "every row reads all entries" => |call| call.leave_out("count");
