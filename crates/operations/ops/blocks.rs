@@ -64,6 +64,9 @@ pub const NVFP4: &str = "nvfp4";
 /// blocks have larger values on purpose.
 pub const AMAX: f32 = 3.0;
 
+/// The global scale of a tensor whose stated largest magnitude is [`AMAX`].
+pub(super) const STATED: GlobalScale<'static> = GlobalScale::Stored(&[AMAX]);
+
 impl Blocks {
     /// Finds the block format that a case names.
     ///
@@ -97,17 +100,6 @@ impl Blocks {
     /// Returns an error if the format string is invalid.
     pub fn format(&self) -> Result<Format, String> {
         self.format.parse()
-    }
-
-    /// Encodes a matrix `[rows, cols]`. Formats with a global scale compute it from `amax` if `amax` is `Some`, else from the
-    /// largest magnitude of the matrix.
-    pub fn encode(&self, x: &[f32], cols: usize, amax: Option<f32>) -> Result<Encoded, String> {
-        let stored = [amax.unwrap_or(AMAX)];
-        let global = match amax {
-            Some(_) => GlobalScale::Stored(&stored),
-            None => GlobalScale::Own,
-        };
-        Ok(self.format()?.encode(x, cols, global))
     }
 
     /// Creates output buffers for the codes and scales of a matrix `[rows, cols]`.

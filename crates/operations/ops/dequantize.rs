@@ -1,6 +1,6 @@
 //! Dequantization: codes and scales of a block format → numbers `[T, C]`.
 
-use super::blocks::{AMAX, Blocks, Timed, amax_input, blocks_and_types, check, numbers, rows_of_blocks};
+use super::blocks::{Blocks, STATED, Timed, amax_input, blocks_and_types, check, numbers, rows_of_blocks};
 use super::data::float_bytes;
 use super::{Batch, Case, Data, Grid, Inputs, Judge, KernelOp, Problem};
 
@@ -35,7 +35,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let blocks = Blocks::for_case(case)?;
     let format = blocks.format()?;
     let (_, x) = numbers("x", case, cols, data)?;
-    let mut encoded = blocks.encode(&x, cols, Some(AMAX))?;
+    let mut encoded = format.encode(&x, cols, STATED);
     if case.inputs == Inputs::Edges {
         for part in &mut encoded.parts[..2] {
             let any = data.bytes(part.name, part.bytes.len());

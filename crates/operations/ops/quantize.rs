@@ -2,9 +2,10 @@
 
 use safetensors::Dtype;
 
-use super::blocks::{AMAX, Blocks, NVFP4, Timed, amax_input, blocks_and_types, check, numbers, rows_of_blocks};
+use super::blocks::{Blocks, NVFP4, STATED, Timed, amax_input, blocks_and_types, check, numbers, rows_of_blocks};
 use super::grid::{Grid, element_bytes, matrices};
 use super::{Batch, Buffer, Case, Data, Judge, KernelOp, Problem};
+use ulplab_core::formats::GlobalScale;
 
 pub(super) const QUANTIZE: KernelOp = KernelOp {
     name: "quantize",
@@ -28,7 +29,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let find = find == 1;
     let blocks = Blocks::for_case(case)?;
     let (input, x) = numbers("x", case, cols, data)?;
-    let want = blocks.encode(&x, cols, (!find).then_some(AMAX))?;
+    let global = if find { GlobalScale::Own } else { STATED };
+    let want = blocks.format()?.encode(&x, cols, global);
     let mut buffers = vec![input];
     buffers.extend(blocks.outputs(rows, cols)?);
     buffers.push(if find {

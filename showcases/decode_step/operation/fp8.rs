@@ -13,6 +13,7 @@ use super::parts::{Place, as_is, expect, part};
 use super::projections::{Projection, Tiles};
 use super::weights::Source;
 use super::{EPS, WHY, rope};
+use ulplab_core::formats::GlobalScale;
 use ulplab_operations::ops::blocks::Blocks;
 use ulplab_operations::ops::data::{exact, f32_bytes, f32_values};
 use ulplab_operations::ops::judge::{Judge, Part};
@@ -239,8 +240,8 @@ impl<'a> Fp8<'a> {
         for &place in places {
             let at = self.number(place);
             let row = &numbers[at * parts[0].1..][..parts[0].1];
-            let encoded = self.blocks.encode(row, cols, None);
-            let encoded = encoded.expect("a format without a global scale");
+            let format = self.blocks.format().expect("a format of the list");
+            let encoded = format.encode(row, cols, GlobalScale::Own);
             for (want, part) in want.iter_mut().zip(["data", "scale"]) {
                 let part = encoded.part(part);
                 want[at * part.len()..][..part.len()].copy_from_slice(part);
