@@ -34,3 +34,11 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     }
     counter
 }
+
+/// Returns the Gumbel noise −ln(−ln u) of a token of a sequence at a position; the key is the seed. u = (w + ½)/2²³, where w is
+/// the upper 23 bits of a word of [`philox`].
+pub fn gumbel(key: [u32; 2], [sequence, position]: [u32; 2], token: usize) -> f64 {
+    let words = philox([token as u32 / 4, position, sequence, 0], key);
+    let uniform = (f64::from(words[token % 4] >> 9) + 0.5) / f64::from(1 << 23);
+    -(-uniform.ln()).ln()
+}

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use reference::ops::top_k::top_k;
 
 use super::{Call, Choice, Operation, Output, faults, takes};
-use ulplab_core::random::philox;
+use ulplab_core::random::gumbel;
 
 pub(super) const SAMPLE: Operation = Operation {
     name: "sample",
@@ -175,7 +175,7 @@ impl Row<'_> {
         let of = self.call.pick("noise_of_next_token", next, token);
         let (mut noise, own) = match self.noise {
             Some(noise) => (noise[of], 0.0),
-            None => (self.gumbel(of), 1.0),
+            None => (gumbel(self.key, [self.sequence, self.position], of), 1.0),
         };
         if self.call.is("noise_scaled") {
             noise /= self.temperature;
@@ -183,12 +183,5 @@ impl Row<'_> {
         let score = scaled + noise;
         let error = self.call.u * (own * (4.0 + 4.0 * noise.abs()) + 4.0 * scaled.abs() + 2.0 * score.abs());
         (score, if error.is_finite() { error } else { 0.0 })
-    }
-
-    /// Gumbel noise of a token, from the seed.
-    fn gumbel(&self, token: usize) -> f64 {
-        let words = philox([token as u32 / 4, self.position, self.sequence, 0], self.key);
-        let uniform = (f64::from(words[token % 4] >> 9) + 0.5) / f64::from(1 << 23);
-        -(-uniform.ln()).ln()
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! At temperature 0 the token with the largest logit is chosen: the first of equal ones; −0 equals 0, and NaN counts as largest.
 //! At a higher temperature the token with the largest `logit / temperature + g` is chosen, where g = −ln(−ln u) is Gumbel noise.
-//! This is a draw from the softmax. u is a function of seed, sequence, position and token ([`philox`]), so a row draws the same
+//! This is a draw from the softmax. u is a function of seed, sequence, position and token ([`gumbel`]), so a row draws the same
 //! token at any index in a batch.
 
 use rayon::prelude::*;
@@ -13,7 +13,7 @@ use safetensors::Dtype;
 use super::data::{i32_bytes, i32_values};
 use super::judge::{Judge, Part, UNIT};
 use super::{Batch, Buffer, Case, Data, Grid, Inputs, KernelOp, Outputs, Problem, Scalar};
-use ulplab_core::random::philox;
+use ulplab_core::random::gumbel;
 
 const SEED: i64 = 0x0123_4567_89ab_cdef;
 
@@ -95,15 +95,7 @@ impl Draw {
     /// (Gumbel-max trick).
     pub fn noise(self, token: usize) -> f64 {
         let key = [self.seed as u32, (self.seed >> 32) as u32];
-        let counter = [
-            token as u32 / 4,
-            self.position.cast_unsigned(),
-            self.sequence.cast_unsigned(),
-            0,
-        ];
-        let bits = philox(counter, key)[token % 4] >> 9;
-        let uniform = (f64::from(bits) + 0.5) / f64::from(1 << 23);
-        -(-uniform.ln()).ln()
+        gumbel(key, [self.sequence, self.position].map(i32::cast_unsigned), token)
     }
 }
 
