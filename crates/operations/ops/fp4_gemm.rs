@@ -149,7 +149,7 @@ fn want<N: Summed>(
     let mut y = vec![N::default(); x.len() / k * n];
     y.par_iter_mut().enumerate().for_each(|(at, y)| {
         let (row, col) = (at / n, at % n);
-        *y = product::<N>(sums, &x[row * k..][..k], &w[col]) * N::exact(w_tensor);
+        *y = product::<N>(sums, &x[row * k..][..k], &w[col]) * N::from_f64(f64::from(w_tensor));
     });
     y
 }

@@ -111,7 +111,8 @@ fn want<N: Summed>(sums: Sums, [x, w]: [&[u8]; 2], [x_scale, w_scale]: [&[f32]; 
         let (row, col) = (at / n, at % n);
         let pairs = x[row * k..][..k].chunks(BLOCK).zip(w[col * k..][..k].chunks(BLOCK));
         *y = pairs.enumerate().fold(N::default(), |acc, (block, (x, w))| {
-            let scale = N::exact(x_scale[row * blocks + block]) * N::exact(w_scale[col / BLOCK * blocks + block]);
+            let scale = N::from_f64(f64::from(x_scale[row * blocks + block]))
+                * N::from_f64(f64::from(w_scale[col / BLOCK * blocks + block]));
             scale.mul_add(N::dot(&WGMMA_E4M3, sums, x, w), acc)
         });
     });

@@ -281,7 +281,7 @@ impl Scoring<'_> {
                 .collect(),
             false => Vec::new(),
         };
-        let mut want = vec![N::exact(f32::NEG_INFINITY); rows * n];
+        let mut want = vec![N::NEG_INFINITY; rows * n];
         want.par_chunks_exact_mut(n).enumerate().for_each(|(row, want)| {
             let pages = want[..self.counts[row]].par_chunks_mut(PAGE).enumerate();
             pages.for_each(|(page, want)| match repeats {
@@ -310,9 +310,9 @@ impl Scoring<'_> {
             for (head, (query, weight)) in query.chunks_exact(CHANNELS).zip(weights).enumerate() {
                 let positive = N::dot(rule, self.sums, key, query).positive();
                 let part = &mut parts[head % 8 / 2];
-                *part = (N::exact(*weight) * N::exact(self.scale)).mul_add(positive, *part);
+                *part = (N::from_f64(f64::from(*weight)) * N::from_f64(f64::from(self.scale))).mul_add(positive, *part);
             }
-            ((parts[0] + parts[1]) + (parts[2] + parts[3])) * N::exact(scales[slot])
+            ((parts[0] + parts[1]) + (parts[2] + parts[3])) * N::from_f64(f64::from(scales[slot]))
         };
         (first..first + seen).map(score).collect()
     }

@@ -269,7 +269,7 @@ impl Matrices {
             let tensor = self.tensor[expert * halves + row * halves / rows];
             tokens
                 .iter()
-                .map(move |x| product::<N>(sums, x, &weights) * N::exact(tensor))
+                .map(move |x| product::<N>(sums, x, &weights) * N::from_f64(f64::from(tensor)))
         };
         (0..rows).into_par_iter().flat_map_iter(of_row).collect()
     }

@@ -1,10 +1,8 @@
 //! Checks sums of products in operations that define these sums to the bit. By default, outputs must have the bits of Hopper's
 //! tensor cores. A kernel may declare another accumulator; then its sums must be within an error bound.
 
-use std::ops::{Add, AddAssign, Mul};
-
 use rayon::prelude::*;
-use reference::{Bounded, LAMBDA, Real as _};
+use reference::{Bounded, LAMBDA, Real};
 use safetensors::Dtype;
 
 use super::Case;
@@ -98,10 +96,7 @@ impl Sums {
 
 /// Number type in which sums of products are computed: f32 with the bits of tensor cores, or [`Bounded`] with error bounds for
 /// another accumulator.
-pub trait Summed: Copy + Default + Send + Sync + Add<Output = Self> + AddAssign + Mul<Output = Self> {
-    /// Converts an f32 to this type, without an error.
-    fn exact(x: f32) -> Self;
-
+pub trait Summed: Real {
     /// Sum of the products of two rows, starting from 0.
     fn dot(rule: &Accumulator, sums: Sums, a: &[Factor], b: &[Factor]) -> Self;
 
@@ -113,10 +108,6 @@ pub trait Summed: Copy + Default + Send + Sync + Add<Output = Self> + AddAssign 
 }
 
 impl Summed for f32 {
-    fn exact(x: f32) -> Self {
-        x
-    }
-
     fn dot(rule: &Accumulator, _: Sums, a: &[Factor], b: &[Factor]) -> Self {
         rule.dot(a, b, 0.0)
     }
@@ -132,10 +123,6 @@ impl Summed for f32 {
 }
 
 impl Summed for Bounded {
-    fn exact(x: f32) -> Self {
-        Bounded::exact(x)
-    }
-
     fn dot(rule: &Accumulator, sums: Sums, a: &[Factor], b: &[Factor]) -> Self {
         let products: Vec<f64> = a
             .iter()
