@@ -11,6 +11,7 @@ use reference::LAMBDA;
 
 use super::sum::Terms;
 use super::{Call, Tensor};
+use ulplab_core::formats::E2M1;
 
 /// An operand of a matrix product: its numbers times their scales, and the size of its scale blocks along K.
 pub struct Operand {
@@ -119,17 +120,11 @@ fn decoded(call: &Call, name: &str) -> Result<(Vec<usize>, Vec<f64>), String> {
     }
     let numbers = data.iter().flat_map(|byte| {
         let byte = *byte as u8;
-        [byte & 15, byte >> 4].map(e2m1)
+        [byte & 15, byte >> 4].map(|code| f64::from(E2M1.decode(code.into())))
     });
     let mut shape = shape.clone();
     *shape.last_mut().expect("it has two dimensions") *= 2;
     Ok((shape, numbers.collect()))
-}
-
-/// Decodes an E2M1 code.
-fn e2m1(code: u8) -> f64 {
-    let magnitude = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
-    if code & 8 == 0 { magnitude } else { -magnitude }
 }
 
 /// Returns true if K is the last dimension of an operand.

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use super::Case;
+use ulplab_core::list::distinct;
 
 /// Maximum number of elements of a tensor in a user's case. A larger number is rejected as a mistake.
 pub const MOST_ELEMENTS: usize = 1 << 32;
@@ -43,13 +44,7 @@ impl Parameters {
     /// `cases`.
     pub fn new(cases: &[Case], sizes: &[&str], keys: &[&str]) -> Self {
         let values = |key: &&str| {
-            let mut values: Vec<String> = Vec::new();
-            for case in cases {
-                let value = case.key(key);
-                if values.iter().all(|other| other != value) {
-                    values.push(value.into());
-                }
-            }
+            let values = distinct(cases.iter().map(|case| case.key(key).to_string()));
             (key.to_string(), values)
         };
         Self {

@@ -239,7 +239,6 @@ impl Source {
 /// weights of norms, and scales, are about 1.
 fn drawn(seed: u64, name: &str, shape: &[usize]) -> Vec<f32> {
     let none = |_: &str| Err(String::new());
-    let mut values = Data::new(seed, &none).normal(name, shape.iter().product());
     let (mean, deviation) = match shape {
         [_] if name.ends_with("base") || name.ends_with("sinks") || name.ends_with("bias") => (0.0, 0.5),
         [_] => (1.0, 0.2),
@@ -247,8 +246,7 @@ fn drawn(seed: u64, name: &str, shape: &[usize]) -> Vec<f32> {
         [.., cols] => (0.0, (*cols as f32).sqrt().recip()),
         [] => (0.0, 1.0),
     };
-    values.iter_mut().for_each(|x| *x = mean + deviation * *x);
-    values
+    Data::new(seed, &none).around(name, shape.iter().product(), mean, deviation)
 }
 
 impl Weights for &Source {

@@ -13,9 +13,7 @@ mod resident;
 use follow::Follower;
 use rayon::prelude::*;
 use reference::Tensor;
-use reference::paths::swap_ffn::{
-    BANKS, Collapse, Config, DecisionRule, Ffn, Film, LaneRule, Router, RouterForm, pack,
-};
+use reference::paths::swap_ffn::{BANKS, Collapse, Config, Ffn, Film, LaneRule, Router, pack};
 use safetensors::Dtype;
 
 use ulplab_core::formats::element;
@@ -30,9 +28,9 @@ const EPS: f32 = 1e-6;
 const LARGE_EPS: f32 = 1e-3;
 /// Sizes that are the same in all cases: width of the router, number of pooled vectors (`POOLED`), and width between pooling and
 /// decoder (`REDUCED`).
-const ROUTER: usize = 64;
-const POOLED: usize = 8;
-const REDUCED: usize = 224;
+const ROUTER: usize = Config::STANDARD.d_router;
+const POOLED: usize = Config::STANDARD.collapse_k;
+const REDUCED: usize = Config::STANDARD.collapse_r;
 
 pub use resident::{Part, Resident, TokenOutputs};
 
@@ -211,9 +209,8 @@ impl Token {
         let e4m3 = case.key("W") == "e4m3";
         let edges = case.inputs == Inputs::Edges;
         let drawn = |name: &str, shape: &[usize], mean: f32, deviation: f32| {
-            let mut values = data.normal(&format!("swap_ffn/{name}"), shape.iter().product());
-            values.par_iter_mut().for_each(|x| *x = mean + *x * deviation);
-            Tensor::new(shape, values)
+            let len = shape.iter().product();
+            Tensor::new(shape, data.around(&format!("swap_ffn/{name}"), len, mean, deviation))
         };
         let bf16 = |name: &str, shape: &[usize], deviation: f32| {
             let mut values = drawn(name, shape, 0.0, deviation);
@@ -255,14 +252,9 @@ impl Token {
                 core_count: cores,
                 n_events: events,
                 k_ffn: steps,
-                d_router: ROUTER,
-                collapse_k: POOLED,
-                collapse_r: REDUCED,
                 eps: f64::from(if residual { LARGE_EPS } else { EPS }),
                 residual,
                 lane_rule: RULES[case.dim("rule")].1,
-                decision: DecisionRule::Logits,
-                router: RouterForm::Folded,
                 ..Config::STANDARD
             },
             batch,

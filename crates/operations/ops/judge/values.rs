@@ -3,6 +3,8 @@
 use rayon::prelude::*;
 use safetensors::Dtype;
 
+use ulplab_core::metrics::ordered;
+
 /// Converts an element to a number. If messages show elements of this type as codes ([`is_number`]), the number is the code.
 pub fn number(dtype: Dtype, bytes: &[u8], at: usize) -> f64 {
     match dtype {
@@ -108,14 +110,10 @@ pub fn code_kinds(poison: bool, zero: bool, next: bool) -> u16 {
 /// Returns the kind of error of bits that are one step away from the expected bits; 0 at any other distance. Floats are compared
 /// as sign and magnitude, other codes as integers.
 pub fn neighbours(dtype: Dtype, want: u64, got: u64) -> u16 {
-    let sign = 1u64 << (dtype.bitsize() - 1);
-    let rank = |bits: u64| {
-        let magnitude = i128::from(bits & (sign - 1));
-        if bits & sign == 0 { magnitude } else { -magnitude }
-    };
+    let rank = |bits: u64| ordered(bits, dtype.bitsize() as u32);
     let (next, steps) = match is_float(dtype) {
-        true => (NEXT_STEP, (rank(want) - rank(got)).abs()),
-        false => (NEXT_CODE, (i128::from(want) - i128::from(got)).abs()),
+        true => (NEXT_STEP, rank(want).abs_diff(rank(got))),
+        false => (NEXT_CODE, want.abs_diff(got)),
     };
     if steps == 1 { next } else { 0 }
 }
