@@ -102,7 +102,7 @@ use ulplab::backend::cuda::plan::Named;
 use ulplab::backend::cuda::{Plan, Source};
 use ulplab::dataset::{Checkpoint, Manifest};
 use ulplab::metrics::VIOLATIONS;
-use ulplab::ops::data::{bf16_bytes, f32_bytes};
+use ulplab::ops::data::{bf16_bytes, f32_bytes, f32_values};
 use ulplab::ops::judge::Judge;
 use ulplab::ops::{Buffer, Case, Data, Inputs, OPS, Op, Outputs, Problem, Role, Scalar, of_tensors};
 use ulplab::studies::Text;
@@ -155,11 +155,7 @@ fn bytes<'a>(problem: &'a Problem, name: &str) -> &'a [u8] {
 /// An input as f32, by its name.
 fn values(problem: &Problem, name: &str) -> Vec<f32> {
     let buffer = buffer(problem, name);
-    let size = buffer.dtype.bitsize() / 8;
-    ulplab::ops::data::floats(&buffer.bytes, size)
-        .into_iter()
-        .map(|x| x as f32)
-        .collect()
+    f32_values(&buffer.bytes, buffer.dtype)
 }
 
 /// What codes of E4M3 stand for.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use reference::paths::deepseek_v4::{Config, Model, State, StateParts};
 use reference::{Choice, Numerics, Site, Tensor};
+use safetensors::Dtype;
 use ulplab::metrics::VIOLATIONS;
-use ulplab::ops::data::{f32_bytes, floats, round_to_bf16};
+use ulplab::ops::data::{f32_bytes, f32_values, round_to_bf16};
 use ulplab::ops::{Case, Data, Outputs, Problem};
 use ulplab_decode_step::{Caches, Formats};
 
@@ -296,10 +297,7 @@ fn outputs_of(model: &Model<f32>, problem: &Problem, formats: Formats, mistakes:
                     let (_, name) = TAPS.iter().find(|(tap, _)| *tap == site).unwrap();
                     let (_, values) = outputs.iter().find(|(tap, _)| tap == name).unwrap();
                     let at = (run * config.num_hidden_layers + layer) * rows + row;
-                    floats(&values[at * 512 * 4..][..512 * 4], 4)
-                        .into_iter()
-                        .map(|x| x as f32)
-                        .collect()
+                    f32_values(&values[at * 512 * 4..][..512 * 4], Dtype::F32)
                 };
                 records.step(config, row, start + run, vector);
             }
@@ -311,10 +309,7 @@ fn outputs_of(model: &Model<f32>, problem: &Problem, formats: Formats, mistakes:
                     Arc::make_mut(index).step(config, row, start + run, |layer| {
                         // Sparse layers are the third and the fifth.
                         let at = ((run * sparse + (layer - 2) / 2) * rows + row) * 128 * 4;
-                        floats(&keys[at..][..128 * 4], 4)
-                            .into_iter()
-                            .map(|x| x as f32)
-                            .collect()
+                        f32_values(&keys[at..][..128 * 4], Dtype::F32)
                     });
                 }
             }
@@ -445,7 +440,7 @@ fn decode_step_accepts_the_reference_in_f32() {
         let outputs = outputs(config, problem, formats(case), &[]);
         assert_eq!(wrong(problem, &outputs), [""; 0], "{}", case.name);
         for (name, bytes) in outputs.0.iter().filter(|(name, _)| !name.ends_with("pages")) {
-            let some = floats(bytes, 4).iter().any(|x| *x != 0.0);
+            let some = f32_values(bytes, Dtype::F32).iter().any(|x| *x != 0.0);
             assert!(some || *name == "token", "{}: {name} is zeros", case.name);
         }
     }

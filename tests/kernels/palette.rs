@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use safetensors::Dtype;
 use ulplab::formats::{Format, GlobalScale, Single, codec, hadamard};
-use ulplab::ops::data::floats;
+use ulplab::ops::data::f32_values;
 use ulplab::ops::{Buffer, Case, Inputs, Problem, Role};
 use ulplab::studies::kernels::power::smallest_first;
 use ulplab_core::random::{gaussian, stream};
@@ -174,10 +174,9 @@ struct Seen {
 
 impl Seen {
     fn new(case: &Case, buffer: &Buffer) -> Self {
-        let size = buffer.dtype.bitsize() / 8;
         let key = case.keys.iter().find(|(key, _)| *key == "format");
         Self {
-            values: floats(&buffer.bytes, size).into_iter().map(|x| x as f32).collect(),
+            values: f32_values(&buffer.bytes, buffer.dtype),
             cols: buffer.shape.last().copied().unwrap_or(1).max(1),
             dtype: buffer.dtype,
             format: key.map(|(_, name)| format(name)),

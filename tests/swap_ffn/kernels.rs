@@ -5,7 +5,7 @@ use reference::{Numerics, Site, Tensor};
 use ulplab::formats::codec;
 use ulplab::ops::Outputs;
 use ulplab::ops::call::{Call, Runner};
-use ulplab::ops::data::floats;
+use ulplab::ops::data::f32_values;
 use ulplab::record::{Phase, Record};
 use ulplab::studies::swap_ffn::{Kernels, Method, Weights, exact, measure};
 
@@ -33,8 +33,7 @@ impl Numerics<f32> for Bf16 {
 
 fn tensor(call: &Call, name: &str) -> Tensor<f32> {
     let buffer = call.problem.buffers.iter().find(|buffer| buffer.name == name).unwrap();
-    let values = floats(&buffer.bytes, buffer.dtype.bitsize() / 8);
-    Tensor::new(buffer.shape.clone(), values.into_iter().map(|x| x as f32).collect())
+    Tensor::new(buffer.shape.clone(), f32_values(&buffer.bytes, buffer.dtype))
 }
 
 impl Runner for Cpu {

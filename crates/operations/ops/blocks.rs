@@ -171,7 +171,7 @@ pub(super) fn quantized(
 pub fn numbers(name: &'static str, case: &Case, cols: usize, data: &Data) -> Result<(Buffer, Vec<f32>), String> {
     let (rows, dtype) = (case.dim("T"), case.float_type("dtype"));
     if let Some(bytes) = data.given(case, name, dtype, &[rows, cols])? {
-        let values = f32_values(&bytes, dtype.bitsize() / 8);
+        let values = f32_values(&bytes, dtype);
         return Ok((Buffer::input(name, dtype, &[rows, cols], bytes), values));
     }
     let mut values = match case.inputs {

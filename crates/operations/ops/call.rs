@@ -84,7 +84,7 @@ impl Type {
 
 /// Reads an output of type bfloat16 or f32 as f32.
 fn values(outputs: &Outputs, name: &str, dtype: Dtype) -> Vec<f32> {
-    f32_values(outputs.get(name), dtype.bitsize() / 8)
+    f32_values(outputs.get(name), dtype)
 }
 
 impl Call {

@@ -356,7 +356,7 @@ impl Completed {
             rows.iter().flat_map(bytes).copied().collect()
         };
         let found = [0, 1, 2].map(|stage| of(&self.rows, stage..stage + 1));
-        let [pooled, normed, rotated] = [0, 1, 2].map(|stage| f32_values(&found[stage], 4));
+        let [pooled, normed, rotated] = [0, 1, 2].map(|stage| f32_values(&found[stage], Dtype::F32));
         let shape = [self.rows.len(), dim];
         let mut after_pooled = exact(shape, &pooled);
         rmsnorm(&mut after_pooled, Some(&self.weight), Bounded::exact(EPS));

@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use reference::{Bounded, Tensor};
 use safetensors::Dtype;
 
+use super::judge::numbers;
 use super::{Case, Inputs};
 use ulplab_core::formats::{E4M3, E5M2};
 use ulplab_core::random::stream;
@@ -142,7 +143,7 @@ impl<'a> Data<'a> {
         drawn: impl FnOnce() -> Vec<f32>,
     ) -> Result<Vec<f32>, String> {
         let given = self.given(case, name, Dtype::F32, shape)?;
-        Ok(given.map_or_else(drawn, |bytes| f32_values(&bytes, 4)))
+        Ok(given.map_or_else(drawn, |bytes| f32_values(&bytes, Dtype::F32)))
     }
 
     /// Looks up the activations at a site of the model: one entry per layer that has the site, in the order of layers.
@@ -222,9 +223,9 @@ pub fn i32_values(bytes: &[u8]) -> Vec<i32> {
     chunks.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect()
 }
 
-/// Decodes bfloat16 (`size` 2) or f32 (`size` 4) bytes to f32.
-pub fn f32_values(bytes: &[u8], size: usize) -> Vec<f32> {
-    floats(bytes, size).into_iter().map(|x| x as f32).collect()
+/// Decodes numbers of the type `dtype` to f32.
+pub fn f32_values(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
+    numbers(dtype, bytes).into_iter().map(|x| x as f32).collect()
 }
 
 /// Encodes values as little-endian bytes of `dtype`, which is f32 or bfloat16 (rounded to nearest even).
@@ -283,21 +284,4 @@ pub fn exact(shape: impl Into<Vec<usize>>, values: &[f32]) -> Tensor<Bounded> {
 /// Converts values to f64.
 pub fn widened(values: &[f32]) -> Vec<f64> {
     values.par_iter().map(|x| f64::from(*x)).collect()
-}
-
-/// Decodes bfloat16 (`size` 2) or f32 (`size` 4) bytes to f64.
-pub fn floats(bytes: &[u8], size: usize) -> Vec<f64> {
-    (0..bytes.len() / size)
-        .into_par_iter()
-        .map(|at| element(bytes, size, at))
-        .collect()
-}
-
-/// Decodes element `at` of bfloat16 (`size` 2) or f32 (`size` 4) bytes.
-pub(super) fn element(bytes: &[u8], size: usize, at: usize) -> f64 {
-    match bytes[at * size..][..size] {
-        [a, b] => half::bf16::from_le_bytes([a, b]).to_f64(),
-        [a, b, c, d] => f32::from_le_bytes([a, b, c, d]).into(),
-        _ => unreachable!("numbers of {size} bytes"),
-    }
 }

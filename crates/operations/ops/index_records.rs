@@ -243,7 +243,7 @@ fn keys(record: &KvRecord, pages: Vec<u8>) -> Result<(Vec<Factor>, Vec<f32>, &'s
     if record.name == "index_fp8" {
         let bytes = |slot: usize, region: usize| &pages[rows(record, slot).nth(region).expect("codes and scales")];
         let codes: Vec<u8> = (0..slots).flat_map(|slot| bytes(slot, 0).to_vec()).collect();
-        let scales = (0..slots).flat_map(|slot| f32_values(bytes(slot, 1), 4));
+        let scales = (0..slots).flat_map(|slot| f32_values(bytes(slot, 1), Dtype::F32));
         return Ok((e4m3_factors(&codes), scales.collect(), &WGMMA_E4M3));
     }
     let mut values = vec![0.0; slots * CHANNELS];

@@ -83,7 +83,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let matrices = Arc::clone(&down);
     // Compute the expected y from the hidden values that the kernel wrote.
     let parts = move |outputs: &Outputs| {
-        let hidden = bf16_factors(&f32_values(outputs.get("hidden"), 2));
+        let hidden = bf16_factors(&f32_values(outputs.get("hidden"), Dtype::BF16));
         let defined = combined(Sums::Defined, &experts, &matrices, &hidden, of_y);
         let numbers = || combined(sums, &experts, &matrices, &hidden, of_y);
         let judges = sums.judges(("y", out, of_y), &defined, numbers, WHY);

@@ -8,9 +8,11 @@
 use half::bf16;
 use rayon::prelude::*;
 use reference::ops::rope::frequencies;
+use safetensors::Dtype;
 
-use super::data::{element, float_bytes};
+use super::data::float_bytes;
 use super::grid::{Grid, element_bytes, pairs};
+use super::judge::number;
 use super::{Batch, Buffer, Case, Data, Inputs, Judge, KernelOp, Parameters, Problem};
 
 pub(super) const ROPE: KernelOp = KernelOp {
@@ -67,6 +69,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     );
     let sign = if case.key("direction") == "inverse" { -1.0 } else { 1.0 };
     let pairs = Pairs {
+        dtype,
         sizes: [size, h, d, r],
         x: x.clone(),
         cos: cos.clone(),
@@ -160,6 +163,7 @@ fn edges(values: &mut [f32]) {
 
 /// Inputs of the rotation. All values that an output element may have are computed from these inputs.
 struct Pairs {
+    dtype: Dtype,
     /// Bytes per element, number of heads, channels of a head, and rotated channels of a head.
     sizes: [usize; 4],
     /// Contents of the buffer `x` before the rotation.
@@ -172,10 +176,10 @@ struct Pairs {
 impl Pairs {
     /// Returns pair `i` of a row (one head of one token), and its cosine and sine.
     fn at(&self, row: usize, i: usize) -> ([f32; 2], [f32; 2]) {
-        let [size, h, d, r] = self.sizes;
+        let [_, h, d, r] = self.sizes;
         let angle = row / h * (r / 2) + i;
         let first = (row + 1) * d - r + 2 * i;
-        let pair = [first, first + 1].map(|at| element(&self.x, size, at) as f32);
+        let pair = [first, first + 1].map(|at| number(self.dtype, &self.x, at) as f32);
         (pair, [self.cos[angle], self.sin[angle]])
     }
 

@@ -5,7 +5,7 @@ use safetensors::Dtype;
 
 use super::Buffer;
 use super::blocks::Blocks;
-use super::data::{f32_bytes, float_bytes, floats, round_to};
+use super::data::{f32_bytes, f32_values, float_bytes, round_to};
 use ulplab_core::formats::GlobalScale;
 
 /// Block format of FP8 weights: E4M3, with an f32 scale per 64 columns of a row.
@@ -95,14 +95,12 @@ impl Matrices {
                 let format = blocks.format()?;
                 format.check(self.cols)?;
                 let encoded = format.encode(values, self.cols, GlobalScale::Own);
-                let level = floats(encoded.part("global"), 4)
-                    .first()
-                    .map_or(1.0, |level| *level as f32);
+                let level = f32_values(encoded.part("global"), Dtype::F32);
                 let mut decoded = vec![0.0; values.len()];
                 format.decode(&encoded, &mut decoded);
                 self.codes.extend_from_slice(encoded.part("data"));
                 self.scales.extend_from_slice(encoded.part("scale"));
-                self.levels.push(level);
+                self.levels.push(level.first().copied().unwrap_or(1.0));
                 self.values.extend(decoded);
             }
         }

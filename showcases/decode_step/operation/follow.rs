@@ -73,7 +73,7 @@ impl Step {
         let (runs, batch, vocabulary) = (self.runs, self.starts.len(), config.vocab_size);
         let found = KernelValues {
             taps: TAPS.iter().map(|tap| tap.kept(config, batch, outputs)).collect(),
-            logits: f32_values(outputs.get("logits"), 4),
+            logits: f32_values(outputs.get("logits"), Dtype::F32),
             tokens: i32_values(outputs.get("tokens")),
         };
         let model = self.source.model::<Bounded>().expect("it was loaded in f32");
@@ -202,7 +202,7 @@ impl Step {
         let (caches, records, index) = (&self.caches.arrays, &self.caches.records, &self.caches.index);
         let mut expected: Vec<Vec<Expected>> = Vec::new();
         for cache in caches {
-            let after = f32_values(outputs.get(cache.name), 4);
+            let after = f32_values(outputs.get(cache.name), Dtype::F32);
             let mut all = as_is(&cache.values);
             let [layers, _, slots, width] = cache.shape;
             for (row, start) in self.starts.iter().enumerate().filter(|_| cache.ring) {

@@ -145,7 +145,7 @@ impl<'a> Fp8<'a> {
 
     /// Returns the f32 numbers of an output buffer.
     fn numbers(&self, buffer: &str) -> Vec<f32> {
-        f32_values(self.outputs.get(buffer), 4)
+        f32_values(self.outputs.get(buffer), Dtype::F32)
     }
 
     /// Returns the product of the weights of a projection with the activation codes that the kernel output.
@@ -157,7 +157,7 @@ impl<'a> Fp8<'a> {
         let tiles = self.tiles[place[1]][of as usize].as_ref();
         tiles
             .expect("the layer has the product")
-            .product((codes, &f32_values(scales, 4)))
+            .product((codes, &f32_values(scales, Dtype::F32)))
     }
 
     /// Same as [`Self::product`], but with shape `[heads, ..]`, and as numbers with an error of 0.

@@ -11,13 +11,14 @@ use std::sync::Arc;
 use reference::ops::top_k::top_k;
 use reference::paths::deepseek_v4::{CompressedParts, Config, LayerType};
 use reference::{Bounded, Choice, Real, Tensor};
+use safetensors::Dtype;
 
 use super::records::Pages;
 use super::state::pool;
 use ulplab_core::accumulator::{Accumulator, Factor, WGMMA_BF16, WGMMA_E4M3};
 use ulplab_core::formats::{Format, GlobalScale, PAGE, hadamard};
 use ulplab_operations::ops::blocks::Blocks;
-use ulplab_operations::ops::data::floats;
+use ulplab_operations::ops::data::f32_values;
 use ulplab_operations::ops::slots::{encoded, rows};
 use ulplab_operations::ops::sums::{bf16_factors, e4m3_factors};
 use ulplab_operations::ops::{Buffer, Data};
@@ -108,7 +109,7 @@ impl IndexPages {
     fn key(&self, place: [usize; 3]) -> Coded {
         let slot = self.pages.slot(place);
         if self.fp8() {
-            return (e4m3_factors(slot[0]), floats(slot[1], 4)[0] as f32);
+            return (e4m3_factors(slot[0]), f32_values(slot[1], Dtype::F32)[0]);
         }
         let record = self.pages.record;
         let mut page = vec![0; record.page_stride(PAGE)];

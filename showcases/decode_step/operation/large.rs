@@ -206,7 +206,7 @@ pub(super) fn judge(step: Step) -> Judge {
             outputs,
             |chosen| chosen.windows(2).all(|pair| pair[0] < pair[1]) && chosen[0] >= 0,
         ));
-        let logits = f32_values(outputs.get("logits"), 4);
+        let logits = f32_values(outputs.get("logits"), Dtype::F32);
         let tokens: Vec<i32> = logits.chunks_exact(vocabulary).map(best).collect();
         parts.push(equal("tokens", &[runs, rows], &tokens, outputs));
         parts.extend(step.counters(outputs));

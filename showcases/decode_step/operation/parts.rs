@@ -42,7 +42,7 @@ impl Kept {
     pub fn new(bytes: &[u8], dtype: Dtype, layers: Vec<usize>, [rows, cols]: [usize; 2]) -> Self {
         let values = match dtype {
             Dtype::I32 => i32_values(bytes).into_iter().map(|x| x as f32).collect(),
-            _ => f32_values(bytes, dtype.bitsize() / 8),
+            _ => f32_values(bytes, dtype),
         };
         Self {
             values,

@@ -8,7 +8,7 @@ use safetensors::Dtype;
 use ulplab_core::formats::{Format, GlobalScale};
 use ulplab_operations::ops::Buffer;
 use ulplab_operations::ops::blocks::Blocks;
-use ulplab_operations::ops::data::floats;
+use ulplab_operations::ops::data::f32_values;
 use ulplab_operations::ops::fp8_gemm::{Coded, product};
 
 /// Formats of activations for which kernels are compiled. The first name is the input format of attention's projections; a second
@@ -127,9 +127,7 @@ impl Tiles {
             let encoded = format.encode(group, cols, GlobalScale::Own);
             format.decode(&encoded, read);
             tiles.codes.extend_from_slice(encoded.part("data"));
-            tiles
-                .scales
-                .extend(floats(encoded.part("scale"), 4).into_iter().map(|scale| scale as f32));
+            tiles.scales.extend(f32_values(encoded.part("scale"), Dtype::F32));
         }
         tiles
     }

@@ -109,7 +109,7 @@ impl Reading<'_> {
                 }
             }
         }
-        let logits = f32_values(outputs.get("logits"), 4);
+        let logits = f32_values(outputs.get("logits"), Dtype::F32);
         Ok(Tensor::new([tokens, config.vocab_size], logits))
     }
 }

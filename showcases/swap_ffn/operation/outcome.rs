@@ -7,8 +7,8 @@ use safetensors::Dtype;
 
 use super::follow::{BF16, Follower};
 use ulplab_operations::ops::Outputs;
-use ulplab_operations::ops::data::{bf16_bytes, f32_bytes, floats, round_to_bf16, widened};
-use ulplab_operations::ops::judge::{Judge, Part, UNIT};
+use ulplab_operations::ops::data::{bf16_bytes, f32_bytes, round_to_bf16, widened};
+use ulplab_operations::ops::judge::{Judge, Part, UNIT, numbers};
 
 /// Number of standard deviations by which an element (`NUMBERS`), or a row in root mean square (`ROWS`), may deviate.
 const NUMBERS: f64 = 8.0;
@@ -57,14 +57,15 @@ impl Follower {
             own_rows.iter().flat_map(of).copied().collect()
         };
         let own_x = gather(x, 4 * width);
-        let near_x = near("x", &followed.x, followed.x_variance, &floats(&own_x, 4), 0.0);
+        let near_x = near("x", &followed.x, followed.x_variance, &numbers(Dtype::F32, &own_x), 0.0);
         let own_ram = gather(outputs.get("ram"), 2 * BANKS * width);
         let own_banks = own_rows
             .iter()
             .flat_map(|row| (0..BANKS).map(move |bank| row * BANKS + bank));
         // A small error may change the direction in which a number is rounded to bf16, so allow one more step of bf16.
         let ram = Tensor::new([own_rows.len() * BANKS, width], followed.state.ram.data);
-        let near_ram = near("ram", &ram, followed.ram_variance, &floats(&own_ram, 2), 2.0 * BF16);
+        let found = numbers(Dtype::BF16, &own_ram);
+        let near_ram = near("ram", &ram, followed.ram_variance, &found, 2.0 * BF16);
         let mut all = vec![
             decisions.on(own_codes),
             near_x.of_rows(own_rows.clone()).on(own_x),
@@ -72,7 +73,7 @@ impl Follower {
         ];
         all.extend(self.maps(outputs));
         let delta = match token.end {
-            true => self.delta(&floats(x, 4)),
+            true => self.delta(&numbers(Dtype::F32, x)),
             false => {
                 let before = f32_bytes(&token.delta.data);
                 Judge::equal("delta", Dtype::F32, &token.delta.shape, before, WHY_KEPT)

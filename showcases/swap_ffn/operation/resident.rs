@@ -2,6 +2,7 @@
 
 use reference::Tensor;
 use reference::paths::swap_ffn::{BANKS, Config, DecisionRule, Model, Router, State};
+use safetensors::Dtype;
 
 use super::{EPS, POOLED, REDUCED, ROUTER, RULES, Token, Weight, dims};
 use ulplab_operations::ops::call::{Call, Runner};
@@ -99,14 +100,14 @@ impl Resident {
         let outputs = runner.run(self.call(part, from, state))?;
         let token = &self.0;
         let rows = token.map.len();
-        state.ram.data = f32_values(outputs.get("ram"), 2);
+        state.ram.data = f32_values(outputs.get("ram"), Dtype::BF16);
         state.map = outputs.get("map").to_vec();
         let events = outputs.get("decisions").chunks_exact(rows);
         let decisions = events.map(|codes| codes.iter().map(|code| (code >> 2 & 1 == 1, code & 3)).collect());
         Ok(TokenOutputs {
             decisions: decisions.collect(),
-            x: Tensor::new(token.x.shape.clone(), f32_values(outputs.get("x"), 4)),
-            delta: f32_values(outputs.get("delta"), 4),
+            x: Tensor::new(token.x.shape.clone(), f32_values(outputs.get("x"), Dtype::F32)),
+            delta: f32_values(outputs.get("delta"), Dtype::F32),
         })
     }
 

@@ -4,8 +4,9 @@ use reference::ops::rmsnorm::rmsnorm;
 use reference::ops::rope::Rope;
 use reference::paths::deepseek_v4::{Config, LayerType};
 use reference::{Site, Tensor};
+use safetensors::Dtype;
 use ulplab::formats::codec;
-use ulplab::ops::data::{f32_bytes, floats};
+use ulplab::ops::data::{f32_bytes, f32_values};
 use ulplab::ops::{Outputs, Problem};
 use ulplab_core::accumulator::{Factor, Operand, WGMMA_E4M3};
 
@@ -162,7 +163,7 @@ impl<'a> Eight<'a> {
 fn coded(name: &'static str, x: &[f32], cols: usize, mistakes: &[Mistake], keep: &mut Keep) -> Row {
     let encoded = codec("e4m3/b128:f32(deepgemm)").unwrap().encode(x, cols);
     let mut codes = encoded.part("data").to_vec();
-    let mut scales: Vec<f32> = floats(encoded.part("scale"), 4).into_iter().map(|x| x as f32).collect();
+    let mut scales = f32_values(encoded.part("scale"), Dtype::F32);
     let last = codes.len() - 1;
     if mistakes.contains(&Mistake::Code(name)) {
         codes[last] ^= 1;

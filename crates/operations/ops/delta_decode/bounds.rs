@@ -1,10 +1,10 @@
 //! Error bounds for the f32 arithmetic of one decode token: first-order error terms, enlarged by one percent.
 
 use rayon::prelude::*;
+use safetensors::Dtype;
 
 use super::Step;
-use crate::ops::data::element;
-use crate::ops::judge::{UNIT, bf16_error};
+use crate::ops::judge::{UNIT, bf16_error, number};
 
 /// Absolute error of a product or an exponential whose result is subnormal. If the result is multiplied by a factor, so is this
 /// error.
@@ -32,7 +32,7 @@ impl Bounds {
         let step = &owned;
         let [q, k, g, beta] = step.prepared()?;
         let (values, channels, gates) = (step.values(), step.v.cols(), step.gates());
-        let (keys, matrix) = (k.cols(), k.cols() * channels * step.size);
+        let (keys, matrix) = (k.cols(), k.cols() * channels);
         let decays = (0..g.data.len()).into_par_iter();
         let decays: Vec<[f64; 2]> = decays.map(|at| step.decay(at, g.data[at])).collect();
         // A sum of K products, in any order, errs by at most K units of the sum of their magnitudes. A norm is the root of such a
@@ -46,7 +46,7 @@ impl Bounds {
             };
             let (q, k) = (q.row(step.key_head(head)), k.row(step.key_head(head)));
             let (decays, beta) = (&decays[head * gates..][..gates], beta.data[head]);
-            let state = &step.state[(slot * values + head % values) * matrix..][..matrix];
+            let first = (slot * values + head % values) * matrix;
             let overlap: f64 = step.scale() * k.iter().zip(q).map(|(k, q)| (k * q).abs()).sum::<f64>();
             let errors = (0..channels).map(|value| {
                 let (mut read, mut k_error, mut q_error) = (0.0, 0.0, 0.0);
@@ -56,7 +56,7 @@ impl Bounds {
                     } else {
                         key * channels + value
                     };
-                    let s = element(state, step.size, at);
+                    let s = number(step.dtype, &step.state, first + at);
                     let [decay, relative] = decays[key % gates];
                     read += decay * s * k;
                     let error = s.abs() * (decay * (relative + norm + sum + 2.0 * UNIT) + LEAST) + LEAST;
@@ -95,13 +95,16 @@ impl Bounds {
         };
         let gates = step.gates();
         let [decay, relative] = self.decays[head * gates + key % gates];
-        let before = element(&step.state, step.size, at).abs();
+        let before = number(step.dtype, &step.state, at).abs();
         // Three values are rounded: α S, k dᵀ, and their sum.
         let decayed = before * (decay * (relative + UNIT) + LEAST);
         let k = self.k[step.key_head(head) * step.q.cols() + key];
         let written = k.abs() * self.written[head * step.v.cols() + value];
         let error = 1.01 * (decayed + written + UNIT * want.abs() + LEAST);
-        if step.size == 4 { error } else { bf16_error(want, error) }
+        match step.dtype {
+            Dtype::F32 => error,
+            _ => bf16_error(want, error),
+        }
     }
 
     /// Error bound of element `at` of o, whose expected value is `want`.

@@ -14,9 +14,10 @@ use safetensors::Dtype;
 
 use bounds::Bounds;
 
-use super::data::{float_bytes, floats, round_to_bf16, widened};
+use super::data::{float_bytes, round_to_bf16, widened};
 use super::edges::{self, Edge::Times};
 use super::grid::{Grid, element_bytes, named, pairs};
+use super::judge::numbers;
 use super::{Batch, Buffer, Case, Data, Inputs, Judge, KernelOp, Problem, Scalar};
 
 pub(super) const DELTA_DECODE: KernelOp = KernelOp {
@@ -102,8 +103,8 @@ fn of_type(kind: &'static str, layout: &'static str, state: &'static str) -> Vec
 pub(super) struct Step {
     /// True if states are `[V, K]`, so that the key dimension is contiguous.
     vk: bool,
-    /// Bytes per element of the states.
-    size: usize,
+    /// Type of the elements of the states.
+    dtype: Dtype,
     /// Lower bound of the log decays (the bounded gate of KDA); 0 if softplus computes the log decays.
     pub bound: f64,
     /// Queries, `[B, H, K]`; `k` has the same shape.
@@ -169,7 +170,7 @@ impl Step {
         }
         Self {
             vk: case.key("layout") == "vk",
-            size: case.dim("size"),
+            dtype: case.float_type("state"),
             bound: if bounded { -5.0 } else { 0.0 },
             q,
             k,
@@ -208,8 +209,7 @@ impl Step {
     fn pool(&self) -> Buffer {
         let [rows, cols] = self.stored();
         let shape = [self.users.len(), self.values(), rows, cols];
-        let dtype = if self.size == 4 { Dtype::F32 } else { Dtype::BF16 };
-        Buffer::in_place("state", dtype, &shape, self.state.clone())
+        Buffer::in_place("state", self.dtype, &shape, self.state.clone())
     }
 
     /// Number of value heads.
@@ -266,7 +266,7 @@ impl Step {
             beta: Some(&beta),
             scale: self.scale(),
         };
-        let pool = Tensor::new(self.pool().shape, floats(&self.state, self.size));
+        let pool = Tensor::new(self.pool().shape, numbers(self.dtype, &self.state));
         let mut pool = linear::State::<f64, L>::new(pool)?;
         let o = linear::forward(&inputs, &linear::Recurrent::DEFINITION, &mut pool, Some(&self.indices))?;
         Ok((o.data, pool.into_tensor().data))
