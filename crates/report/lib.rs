@@ -66,8 +66,8 @@ pub trait Show {
         Some(at as f64)
     }
 
-    /// Returns the kind of a recipe, and the recipe that it is compared with. `sized` returns true for a recipe whose size in a
-    /// cache is known.
+    /// Returns the group of a recipe in the report, and the recipe that it is compared with, if any. `sized(name)` is true if the
+    /// size of the cache entries of the recipe `name` is known.
     fn group(&self, _recipe: &str, _sized: &dyn Fn(&str) -> bool) -> (Group, Option<&str>) {
         (Group::Plain, None)
     }

@@ -92,8 +92,8 @@ fn overview(text: &mut String, run: &Summarized, limit: usize) {
     }
 }
 
-/// Appends the sections of the experiment: tables, and charts as tables of their numbers. Leaves out the charts that
-/// `report.html` hides at first, because they repeat recipes that are grey in other charts.
+/// Appends the sections of the experiment: tables, and charts as tables of their numbers. Skips the charts that `report.html`
+/// shows only on a click: they draw the same recipes as the main chart.
 fn sections(text: &mut String, run: &Summarized, limit: usize) {
     for section in figures::sections(run) {
         for figure in section.figures(false) {

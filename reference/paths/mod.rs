@@ -107,7 +107,7 @@ impl Path {
 /// List of all paths.
 pub static PATHS: &[&Path] = &[&deepseek_v4::PATH, &gqa::PATH, &hybrid::PATH, &swap_ffn::PATH];
 
-/// Returns the paths whose models read tokens.
+/// Returns the model implementations whose input is token ids; the others take vectors.
 pub fn readers() -> Vec<&'static Path> {
     PATHS.iter().copied().filter(|path| path.reads_tokens()).collect()
 }
@@ -159,10 +159,7 @@ pub fn find_in(paths: &[&'static Path], json: &str) -> Result<&'static Path, Str
     })
 }
 
-/// Reads a `config.json` with the path that loads its `model_type`.
-///
-/// # Errors
-/// Returns the errors of [`find`] and of [`Path::config`].
+/// Parses the text of a `config.json` by the model implementation ([`Path`]) for the `model_type` in the text.
 pub fn read(json: &str) -> Result<Box<dyn Config>, String> {
     find(json)?.config(json)
 }

@@ -92,8 +92,8 @@ fn gathered(folders: &[PathBuf], out: &Path) -> Result<(Folder, Manifest)> {
     Folder::open(&target.path)
 }
 
-/// Copies a cell from the first folder with an undamaged file of the cell. If a task ran twice, several folders contain the cell,
-/// and their numbers must agree.
+/// Copies a cell (the measurements of one recipe in one window) to `target`, from the first folder in which its file is
+/// undamaged. Several folders have the cell if a task ran twice; it is an error if the numbers of two copies differ.
 fn gather<'a>(id: &str, target: &Folder, holders: impl Iterator<Item = &'a Folder>) -> Result<()> {
     let mut whole: Option<(&Folder, Vec<Record>)> = None;
     let mut damaged = None;

@@ -12,7 +12,7 @@ use super::subject::Subject;
 use super::words::{is_words, shown};
 use ulplab_core::tensorfile::Tensor;
 
-/// Names of integer tensors that belong to the model, not to its quantization.
+/// Names of index tables and buffers, which belong to the model and not to its quantization.
 const INTEGERS: &[&str] = &["tid2eid", "position_ids", "num_batches_tracked", "inv_freq"];
 
 /// The statements of the configuration that could be interpreted.

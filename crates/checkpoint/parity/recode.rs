@@ -114,7 +114,8 @@ fn reversed(code: u32, bits: u32) -> u32 {
     code.reverse_bits() >> (32 - bits)
 }
 
-/// A wrong encoding of scales: cause to report, description, and function from the correct to the wrong value (or bits).
+/// A mistake in storing scales (encoding, rounding or sign): cause to report, description, and function from the correct to the
+/// wrong value (or bits).
 type Row<T> = (Cause, &'static str, fn(T) -> T);
 
 const fn encoding<T>(name: &'static str, change: fn(T) -> T) -> Row<T> {

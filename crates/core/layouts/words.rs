@@ -165,8 +165,8 @@ fn lots(part: &Part, stride: usize, tiles: usize) -> impl Iterator<Item = Vec<Ba
 }
 
 impl Band {
-    /// Returns the number of bytes of each row that lie in whole blocks. A whole block takes `N` bytes in a tile and has no
-    /// padding.
+    /// Returns the number of bytes of each row that are moved in whole blocks of 64 bytes: `width`, rounded down to a multiple of
+    /// 64, if the band has `N / 4` rows and no padding; else 0.
     fn whole<const N: usize>(&self, width: usize) -> usize {
         match self.bytes == N && self.rows[..N / 4].iter().all(Option::is_some) {
             true => width / 64 * 64,

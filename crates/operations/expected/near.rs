@@ -1,9 +1,9 @@
-//! Numbers that carry an error bound, for computations with any unit roundoff u, and with sums that may be added in any order.
+//! Numbers with an error bound, for computations with any unit roundoff u that may add the terms of a sum in any order.
 //!
-//! An operation on these numbers propagates the bounds of its operands and adds its own rounding ([`reference::errors`]). The
-//! bounds are propagated to first order, so that even sums in a type of few digits, whose error may be as large as the sum, have
-//! a bound. A sum of many terms adds the bound of [`Terms`], which examines the terms: their number, their sizes, and how many of
-//! their roundings are equal.
+//! An operation on these numbers propagates the bounds of its operands to first order, and adds its own rounding error
+//! ([`reference::errors`]). A first-order bound exists even for sums in a short type such as bf16, whose error may be as large as
+//! the sum. The rounding error of a sum of many terms is that of [`Terms`]: it depends on the number and the sizes of the terms,
+//! and on how many of their rounding errors are equal.
 
 use reference::Real;
 use reference::errors::{ErrorModel, Number};

@@ -331,8 +331,8 @@ pub struct Head {
     pub want: Vec<f64>,
     /// Error bounds, one per channel.
     pub bounds: Vec<f64>,
-    /// Σ p² k² over keys and channels: the sum of the squares of the terms that change if a kernel rounds p before the second
-    /// product.
+    /// Σ (p·k)² over keys and channels, with the softmax probability p of a key, whose vector k is also its value. If a kernel rounds p
+    /// before the product with the values, the mean square error grows with this sum.
     energy: f64,
 }
 

@@ -259,11 +259,11 @@ impl Judged {
 }
 
 impl CalibratedRecipe {
-    /// Returns the bound that a correct candidate breaks at a rate of at most `flake`, with a confidence of 95 %, and the bound's
-    /// [`Threshold`].
+    /// Returns a bound of the metric, and how it was derived from the draws ([`Threshold`]). With a confidence of 95 %, at most the
+    /// share `flake` of correct candidates violates the bound.
     ///
     /// # Errors
-    /// Returns the reason if the draws support no bound.
+    /// Returns the reason if too few draws, or draws that are too large, give no bound.
     pub fn threshold(&self, metric: &Metric, flake: f64) -> Result<(Bound, Threshold), String> {
         let (scale, far, least) = distance(metric);
         let draws: Vec<f64> = self.null.iter().map(|&value| far(value)).collect();

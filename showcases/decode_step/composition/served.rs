@@ -38,8 +38,8 @@ fn rows_of_block(b: i64) -> i64 {
 }
 
 /// Sets grid, cluster and shared memory of an E4M3 matrix product with `tiles` tiles of 64 output columns and sums of `k` terms.
-/// The first grid size counts blocks of rows; `of` holds the other grid sizes. With few tokens, the thread blocks of a cluster
-/// share a tile. The condition must equal `few_tokens` in `fp8_gemm/split.cuh`.
+/// The first grid dimension is the number of row blocks times the size of a cluster; `of` holds the other grid dimensions. If
+/// `few` is true, the thread blocks of a cluster share a tile. `few` must equal `few_tokens` in `fp8_gemm/split.cuh`.
 fn codes<const N: usize>(launch: Put, b: i64, k: i64, tiles: i64, of: [i64; N]) -> Put {
     let rows = rows_of_block(b);
     let few = b <= 2 && tiles <= 132 && k <= 8192;

@@ -96,12 +96,12 @@ pub(super) fn rates([sparse, heavy]: [usize; 2]) -> BTreeMap<String, usize> {
     rates.map(|(name, rate)| (name.to_string(), rate)).into()
 }
 
-/// Creates the step of a case with its initial state. Each row reads a different token, except that the last row reads the same
-/// token as the first. The input tokens of all runs are given: if rows read their own samples, all would soon read the same token
-/// and use the same experts.
+/// Creates the decode step of a case with its initial state. Each sequence of the batch reads a different token, except that the
+/// last one reads the same token as the first. The input tokens of all runs are given: with sampled tokens, all sequences would
+/// soon read the same token and use the same experts.
 ///
 /// # Errors
-/// Returns an error if kernels do not know the formats.
+/// Returns an error if no kernel supports the formats.
 pub(super) fn step(source: Source, plan: &Plan, data: &Data) -> Result<Step, String> {
     let rows = plan.starts.len();
     let start = |tokens: i64| StateParts {

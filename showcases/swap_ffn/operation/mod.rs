@@ -1,10 +1,10 @@
-//! A stretch of consecutive events of a token of Swap-FFN. It begins with x_in (the input of the token) or with a given x of all
-//! cores, runs E events (each an exchange and J FFN steps), and ends with delta (the result of the token) or with x. The operands
-//! of the FFN's products are rounded to bf16, or to E4M3 with a scale per row; x, the router and all sums are f32; banks are
-//! bf16.
+//! Runs E consecutive events of a token through the cores of Swap-FFN. In an event, a router decides for each core whether the
+//! core exchanges its x for the x stored in one of four memory banks; then J FFN steps follow. The input is x_in (the input of
+//! the token) or x of all cores; the output is delta (the result of the token) or x. The operands of the FFN's products are
+//! rounded to bf16, or to E4M3 with a scale per row; x, the router and all sums are f32; banks are bf16.
 //!
-//! Decisions are discrete, so rounding makes any two kernels diverge sooner or later. Therefore the reference takes the kernel's
-//! own decisions, and all other values are compared given these decisions: see [`follow`].
+//! The decisions of the router are discrete, so rounding makes any two kernels diverge sooner or later. Therefore the reference
+//! takes the kernel's own decisions, and all other values are compared given these decisions: see [`follow`].
 
 mod follow;
 mod outcome;

@@ -1,4 +1,5 @@
-//! Runs events or whole tokens of a Swap-FFN model by kernel calls.
+//! Computes a whole token of a Swap-FFN model, one of its events (the exchange with the memory banks, then FFN steps), or only an
+//! exchange, by a kernel call.
 
 use reference::Tensor;
 use reference::paths::swap_ffn::{BANKS, Config, DecisionRule, Model, Router, State};

@@ -85,7 +85,7 @@ pub struct Part {
     pub count: usize,
     /// Number of all channels or tokens with an error other than 0.
     pub of: usize,
-    /// True if tests showed that the gates hold without the channel or token that has the smallest of these errors.
+    /// True if the count is proven minimal: all gates hold with one channel (or token) fewer, the one with the smallest error.
     pub fewest: bool,
 }
 

@@ -50,8 +50,9 @@ pub fn smallest(ranked: &[usize], fails: &mut impl FnMut(&BTreeSet<usize>) -> An
     reduced(needed, fails)
 }
 
-/// Returns the length of the shortest prefix of a ranking that fails together with the `needed` suspects. Also returns true if
-/// tests showed that no shorter prefix fails. The whole ranking must fail.
+/// Searches for the shortest prefix of a ranking of suspects that makes a gate fail together with the suspects in `needed`.
+/// Returns the length of the shortest failing prefix found, and true if it is proven to be the shortest; false means that the
+/// limit on tests ended the search. The whole ranking, together with `needed`, must make a gate fail.
 pub fn beginning(
     needed: &BTreeSet<usize>,
     ranked: &[usize],

@@ -18,7 +18,7 @@ const NAMES: usize = 5;
 const VALUE: usize = 80;
 /// Placeholder for a missing value of a run.
 const NOTHING: &str = "none";
-/// Text in place of a value of NEW if the difference is too long to print.
+/// Printed as the value of the new run if the definition of an entry changed, or if both values look equal once they are cut.
 const CHANGED: &str = "its definition changed";
 /// Keys of an experiment that [`keys`] skips: other functions of this file compare them.
 const APART: [&str; 6] = ["seed", "recipe", "gate", "window", "draws", "case_names"];

@@ -41,8 +41,8 @@ pub struct Stats {
 pub struct SourceStats {
     /// Number of non-zero elements (after the rotation, if the format rotates) whose codes are zero.
     pub underflow: u64,
-    /// Number of clipped elements: they exceed the largest value of their block by more than half of the last step, the distance
-    /// between the format's two largest values. Not counted in formats with zero points.
+    /// Number of clipped elements. Their magnitude exceeds the largest value that their block can store by more than half of the
+    /// distance to the next smaller value. 0 for formats with zero points.
     pub clipped: u64,
     pub nonfinite: u64,
     pub pair: Pair,

@@ -86,7 +86,7 @@ impl Groups {
             let why = "others are: bytes of weights and bytes by token do not add up";
             return Err(Error::Usage(format!("--at: '{other}' is not a weight, and {why}")));
         }
-        // The tensors of a run grow with the number of tokens, so their size is counted per token.
+        // Weights count with their whole size. Activations and cache entries grow with the number of tokens: they count per token.
         let share = if weights { 1.0 } else { 1.0 / tokens as f64 };
         let mut all: Vec<Group> = Vec::new();
         for ((at, layer), sites) in groups {

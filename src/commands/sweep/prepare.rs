@@ -33,7 +33,7 @@ pub struct Prepared<'a> {
     pub inputs: Inputs,
     pub cells: Vec<Cell>,
     pub manifest: Manifest,
-    /// Partition of this process; `None` if it runs all cells.
+    /// The cells that this process runs; `None` for all cells.
     pub partition: Option<Partition>,
 }
 

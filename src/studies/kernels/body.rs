@@ -67,7 +67,7 @@ pub struct KernelStudy {
     /// Options of the `ulplab kernels` command that runs the experiment.
     #[serde(skip)]
     pub options: Options,
-    /// The kernel files in which the patterns were resolved.
+    /// Kernel files whose variants were matched with the patterns in `kernels`.
     #[serde(skip)]
     pub sources: Vec<KernelFile>,
 }

@@ -28,7 +28,7 @@ use ulplab_core::record::Phase;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RecallStudy {
-    /// The model whose indexer selects: a name in `datasets/manifest.toml`, or the path of a folder.
+    /// The model whose indexer makes the selections, as a name in `datasets/manifest.toml` or the path of a folder.
     pub model: Option<String>,
     /// Number of tokens in each window of text.
     pub tokens: usize,

@@ -48,8 +48,8 @@ fn walk(candidate: &mut Candidate, margin: f64, checkpoint: &Checkpoint) -> Resu
     Ok((found, following))
 }
 
-/// Adds the reference's and the candidate's decisions to `decisions`, only for the rows with true in `rows` if it is given.
-/// Returns true for each row in which the two decisions agree.
+/// Compares the decisions of the candidate, `own`, with those of the reference, row by row. Adds the pairs to `decisions`, if
+/// `rows` is given only for the rows with true. Returns, for every row, true if the two decisions agree.
 fn compare(decisions: &mut Decisions, known: &ExactEvent, own: &[GateAndBank], rows: Option<&[bool]>) -> Vec<bool> {
     let pairs = decided(&known.decisions).zip(own).enumerate();
     let pairs = pairs.map(|(row, (want, &(open, bank)))| {

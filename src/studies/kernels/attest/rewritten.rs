@@ -61,10 +61,11 @@ impl<'a> Rewritten<'a> {
     }
 }
 
-/// Digests of the present state of a rewritten file, or the reason why they could not be made.
+/// Digests of a kernel file as it is now, if its text has changed since its verification; or the reason why they could not be
+/// computed.
 pub type Made = std::result::Result<Digests, String>;
 
-/// Digests of the present state of all rewritten files, by operation.
+/// [`Made`] of all kernel files whose text has changed since their verification, by operation.
 pub type Now = BTreeMap<String, Made>;
 
 /// Makes the digests of the present state of rewritten files. The data of the shipped experiment is read only if the text of some
