@@ -1,4 +1,5 @@
-//! Computes the numbers of a candidate (a format or a kernel): by rounding on the CPU, by CUDA kernels, or by other programs.
+//! Computes the outputs of a candidate (a number format or a kernel): by rounding on the CPU, by CUDA kernels, or by other
+//! programs.
 
 #[macro_use]
 extern crate ulplab_run;

@@ -31,8 +31,8 @@ pub struct Composed {
     pub callable: Arc<Callable>,
 }
 
-/// The variants of other operations that a composition may call, by `OP.VARIANT`. Each variant has the set of all identifiers in
-/// its launches, scratch sizes and conditions.
+/// The variants of other operations that a composition may call, by `OP.VARIANT`. The set stored with a variant has all
+/// identifiers in its launches, scratch sizes and conditions: names that a call may replace.
 #[derive(Debug, Default)]
 pub struct Callable(pub(super) BTreeMap<String, (Variant, BTreeSet<String>)>);
 

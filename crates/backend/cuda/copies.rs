@@ -19,8 +19,8 @@ pub(super) struct ProblemCopy {
     pub launches: Vec<BoundLaunch>,
 }
 
-/// Device memory that a new copy of a problem takes over from an earlier copy, contents included. The lists have one entry for
-/// each buffer and for each scratch of the problem, in order; `None` allocates new memory.
+/// Existing device memory, with its contents, that a new copy of a problem uses instead of new memory. The lists have one entry
+/// for each buffer and for each scratch of the problem, in order; `None` allocates new memory.
 #[derive(Default)]
 pub(super) struct Reused {
     pub buffers: Vec<Option<Rc<Memory>>>,
@@ -42,8 +42,8 @@ pub(super) struct BoundLaunch {
 
 /// Arguments of a launch.
 pub(super) enum LaunchInputs {
-    /// Two versions of a kernel's arguments: for timing, with null pointers as taps; for the correctness check, with addresses.
-    /// A tap is an output that only this check reads.
+    /// Two versions of a kernel's arguments. A tap is an output that only the correctness check reads: the first version, for
+    /// timing, has null pointers for taps; the second version, for the check, has their addresses.
     Arguments([Vec<Argument>; 2]),
     Operands(Operands),
 }

@@ -127,10 +127,10 @@ impl Device {
         cuda("kernel", self.watchdog.until(done))
     }
 
-    /// Waits until `bytes` of device memory are free. Returns a lock to hold while allocating, so that no other large request
-    /// takes this memory. After the longest wait, or if the card is too small, returns without enough free memory: the allocation
-    /// then fails. Small requests take no lock. A request for more than half of the card releases the lock between attempts, so
-    /// that other processes can allocate and end.
+    /// Waits until `bytes` of device memory are free. Returns a lock; the caller holds it while allocating, so that no other
+    /// large request takes this memory. If the wait is too long or the card too small, returns without enough free memory, and
+    /// the allocation then fails. Small requests take no lock. A request for more than half of the card releases the lock between
+    /// attempts, so that other processes can allocate and end.
     pub fn room(&self, bytes: usize) -> Result<Option<Turn<'_>>> {
         if bytes <= SPARE {
             return Ok(None);
@@ -191,7 +191,7 @@ impl Device {
 
     /// Resets persisting L2 cache lines, so that they can be evicted like all other lines.
     pub fn reset_persisting_l2(&self) -> Result<()> {
-        // SAFETY: there is a context; the contents of memory stay as they are.
+        // SAFETY: the context is current; the call does not change the contents of memory.
         cuda("cuCtxResetPersistingL2Cache", unsafe {
             sys::cuCtxResetPersistingL2Cache().result()
         })
@@ -273,8 +273,8 @@ pub(super) enum Held {
     /// Memory from the driver's pool, freed in the order of this stream.
     Pooled(sys::CUstream),
     Alone,
-    /// A range of addresses from `Device::folded`, to which one physical block is mapped repeatedly. Dropping `_addresses` frees
-    /// the block and the range.
+    /// A range of addresses from `Device::folded`: one physical block is mapped to all parts of the range. Dropping `_addresses`
+    /// frees the block and the range.
     Folded {
         _addresses: Folded,
     },

@@ -18,14 +18,14 @@ pub struct Graph<'a> {
     variant: &'a Variant,
     case: &'a Case,
     sms: i64,
-    /// Replacements of names in all called variants: the name, and the buffer, part of a buffer or number that replaces it.
+    /// Names to replace in all called variants, each with the buffer, part of a buffer or number that replaces it.
     names: Vec<(String, Named)>,
     /// True if new launches of a run may start before the previous launch has ended (programmatic dependent launch).
     programmatic: bool,
     /// Buffers that later launches use in part only: the buffer's name, and the index of the part in the first dimension.
     parts: BTreeMap<String, i64>,
-    /// For each call so far, by its name and the index of its scratch part: the arguments of its preparing launches, which run
-    /// once before all runs.
+    /// Arguments of the preparing launches (which run once, before all runs) of each call so far. The key is the call's name and
+    /// the index of the scratch part that the call uses.
     prepared: BTreeMap<(String, i64), Vec<Vec<Named>>>,
     plan: Plan,
     /// False if the case violates a condition (`needs`) of the variant, or of a called variant.
@@ -247,8 +247,8 @@ impl<'a> Graph<'a> {
         Ok(())
     }
 
-    /// Adds the preparing launches of a call. If the part of scratch that the call uses is already prepared, only checks that the
-    /// arguments are the same as before.
+    /// Adds the preparing launches of a call. If an earlier call already prepares the same part of scratch, adds nothing, but
+    /// checks that both calls have equal arguments.
     fn prepare_once(
         &mut self,
         put: &Put,
@@ -357,8 +357,8 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Evaluates the conditions `needs` of a variant or of a called variant. Returns false if the case violates one of them, or
-    /// violated an earlier condition: the variant of this graph then does not support the case.
+    /// Evaluates the conditions `needs` of a variant or of a called variant. False means that the case violates one of these or
+    /// of earlier conditions: the graph's variant then does not support the case.
     fn meets(&mut self, needs: &[String], names: Names) -> Result<bool, String> {
         for need in needs {
             self.takes &= self.eval(need, names)? != 0;

@@ -25,7 +25,8 @@ pub struct Plan {
     pub products: Factor,
 }
 
-/// Launches in order. Launches that differ only in their arguments share a step (the kernel, its grid and its attributes).
+/// Launches in order. A step is a kernel with its grid and its attributes; launches that differ only in their arguments share a
+/// step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Launches {
     /// The distinct steps.

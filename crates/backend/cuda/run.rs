@@ -187,8 +187,8 @@ impl<'a> Running<'a> {
         self.session.watch.once(runs).map(Some)
     }
 
-    /// Returns device memory that already holds `buffer`, a buffer of the same problem with more rows; `None` unless the buffer
-    /// is an input that all rows share, such as weights.
+    /// Finds device memory to share when the rows of the problem are repeated: returns the memory that already holds `buffer`.
+    /// `None` unless the buffer is an input that all rows share, such as weights.
     fn shared_by_rows(&self, buffer: &Buffer) -> Option<Rc<Memory>> {
         let batch = self.problem.batch.as_ref()?;
         if buffer.role != Role::In || batch.buffers.iter().any(|(name, _)| *name == buffer.name) {
@@ -219,9 +219,9 @@ impl<'a> Running<'a> {
         Ok(plan.map(|plan| (case, problem, plan)))
     }
 
-    /// Returns the problem with all rows repeated `times` times, or less often: if the variant does not support so many rows, as
-    /// often as it supports; if buffers and scratch would take too much memory, half as often, and so on. Returns `None` if the
-    /// variant's limit is so low that no buffer exceeds 32-bit addresses.
+    /// Returns the problem with all rows repeated `times` times, or less often: at most as often as the variant supports, and
+    /// halved while buffers and scratch take too much memory. Returns `None` if the variant's limit is so low that no buffer
+    /// needs more than 32 bits for its addresses.
     fn most_repeated(&self, times: usize) -> Result<Option<(Case, Problem, Plan)>> {
         let (mut taken, mut refused, mut next) = (0, times + 1, times);
         while taken + 1 < refused {
@@ -244,8 +244,8 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Compares the outputs of a run on repeated rows with `outputs`, the outputs of a run on the original rows: each part of an
-    /// original output must be repeated as often as the rows. Also reads the guard bands.
+    /// Compares the outputs of a run on repeated rows with `outputs`, the outputs of a run on the original rows. Both ranges of
+    /// an output, rows and padding ([`Batch::parts`]), must be exact repetitions. Also reads the guard bands.
     fn differing(&self, outputs: &Outputs, (batch, rows): (&Batch, usize)) -> Result<Repeated> {
         let (mut differing, mut bytes) = (Vec::new(), 0);
         let memories = self.problem.buffers.iter().zip(&self.set.buffers);
@@ -272,8 +272,8 @@ impl<'a> Running<'a> {
         })
     }
 
-    /// Compares the bytes from `begin` on with `want`, repeated `times` times. Returns the offset from `begin` of the first byte
-    /// that differs, and the number of such bytes.
+    /// Compares the bytes from `begin` on with `times` repetitions of `want`. Returns the offset from `begin` of the first
+    /// different byte, and the number of different bytes.
     fn differing_part(&self, memory: &Memory, want: &[u8], begin: usize, times: usize) -> Result<Option<(u64, u64)>> {
         let first = self.device.read(memory, GUARD + begin, want.len())?;
         let wrong = |at: &usize| first[*at] != want[*at];

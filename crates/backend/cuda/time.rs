@@ -70,7 +70,7 @@ pub struct Stopwatch<'a> {
 const REPETITIONS: (usize, usize) = (11, 200);
 /// Time after which a measurement ends, if it has the smallest number of repetitions.
 const BUDGET: Duration = Duration::from_millis(60);
-/// Time after which a measurement ends if its median is precise enough: long enough for an idle GPU to raise its clocks.
+/// Time after which a measurement ends as soon as its median is precise enough. An idle GPU raises its clocks during this time.
 const ENOUGH: Duration = Duration::from_millis(10);
 /// Required precision of the median: half the width of its 95 % confidence interval, divided by the median.
 const WITHIN: f64 = 0.005;
@@ -92,8 +92,8 @@ pub fn enough(values: &[f64], spent: Duration) -> bool {
     n >= REPETITIONS.1 || n >= REPETITIONS.0 && (spent >= BUDGET || spent >= ENOUGH && known())
 }
 
-/// Number of repetitions to enqueue between the start event and the end event, so that the overhead of the events is negligible.
-/// One repetition takes `each` microseconds.
+/// Number of repetitions to enqueue between the start event and the end event. It makes the overhead of the two events
+/// negligible. One repetition takes `each` microseconds.
 fn batch(each: f64) -> usize {
     ((200.0 / each.max(1.0)).ceil() as usize).clamp(1, 50)
 }

@@ -224,8 +224,8 @@ impl Toolkit {
     }
 }
 
-/// Returns the log or the machine code of a program. `size` and `get` name the NVRTC functions that return its size and its
-/// bytes.
+/// Returns the log or the machine code of a compiled program. `size` and `get` name the NVRTC functions that return the number of
+/// bytes and the bytes.
 ///
 /// # Safety
 /// The program must not be destroyed yet, and both functions must have the types used here.

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A lock file that several processes share, in the folder of the user's session (`$XDG_RUNTIME_DIR`).
 pub struct Turns {
     file: Option<File>,
-    /// Number of guards ([`Turn`]) that this process holds; the file is unlocked when the last one is dropped.
+    /// Number of live guards ([`Turn`]) in this process; the file is unlocked when the last guard is dropped.
     held: Mutex<usize>,
 }
 

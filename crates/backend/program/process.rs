@@ -21,7 +21,7 @@ use ulplab_core::error::refuse;
 const TAIL: usize = 20;
 /// Largest number of bytes that are stored of stderr, and of one line of stdout.
 const KEPT: usize = 1 << 16;
-/// Number of last stdout lines that are not answers; they are shown in error messages.
+/// Number of stdout lines in an error message: the last lines that are not answers to requests.
 const STRAY: usize = 3;
 /// Capacity of the queue of unread stdout lines.
 const WAITING: usize = 1024;
@@ -39,7 +39,8 @@ pub struct Limits<'a> {
 }
 
 impl Limits<'static> {
-    /// Limits of the wait for the end of a program after its last output. An interrupt does not end this wait.
+    /// Limits of the wait for a program to end after its last output. The flag never turns true: an interrupt does not end this
+    /// wait.
     const GRACE: Self = Self {
         timeout: GRACE,
         stop: &NEVER,
@@ -62,7 +63,7 @@ impl Limits<'_> {
 struct Process {
     child: Child,
     stderr: Tail,
-    /// True once the process group is killed. It must not be killed twice: its id may then belong to another process.
+    /// True once the process group is killed. A group must not be killed twice, because another process may get its id.
     killed: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Applies a recipe on the CPU: runs the reference model, and rounds tensors at the recipe's sites.
+//! Applies a recipe on the CPU: runs the reference model, and rounds tensors at the recipe's sites (named tensors of the model).
 //!
 //! A tensor is rounded by encoding it to the format's bytes and decoding them again, so that measurements apply to the bytes that
 //! a cache of that format would hold.
@@ -40,9 +40,10 @@ pub struct Rounding {
 }
 
 impl Rounding {
-    /// Finds the formats and sites of a recipe. Checks that each format can encode the rows of its sites, and that a Hadamard
-    /// rotation applies to both or none of the query and the key of a top-k selection: their products would change otherwise.
-    /// `noise`, if given, replaces rounding errors; `stand_in`, if given, computes operations in place of the reference.
+    /// Finds the formats and sites of a recipe, and checks that each format can encode the rows of its sites. For a top-k
+    /// selection, a Hadamard rotation must apply to both the query and the key, or to neither: it would change their products
+    /// otherwise. `noise`, if given, replaces rounding errors; `stand_in`, if given, computes operations in place of the
+    /// reference.
     ///
     /// # Errors
     /// Returns the mistake and its place in the recipe.
@@ -76,8 +77,8 @@ impl Rounding {
         })
     }
 
-    /// Returns an error if a rounding step has no effect in a window of `tokens` tokens: if the tokens to round are beyond the
-    /// window, or if the sites have no rows in so short a window (e.g. those of a compressed cache).
+    /// Returns an error if a rounding step has no effect in a window of `tokens` tokens: because the tokens to round lie beyond
+    /// the window, or because the window is too short for the sites to have rows (e.g. rows of a compressed cache).
     ///
     /// # Errors
     /// Returns the mistake and its place in the recipe.
@@ -92,7 +93,7 @@ impl Rounding {
 
     /// Resolves a recipe for the listed sites only, without a model. `sites` lists each site with its layer and the number of
     /// channels of a row. `turned` lists the sites with RoPE and the number of channels that RoPE rotates. Rounding steps for
-    /// other sites are left out.
+    /// other sites are ignored.
     ///
     /// # Errors
     /// Returns the mistake and its place in the recipe.
@@ -126,8 +127,8 @@ impl Rounding {
         })
     }
 
-    /// Returns the tensors that the recipe rounds: an entry for each rounding step that covers a tensor, with the index of the
-    /// step, the layer and the site. The tensors are in the order in which the model lists its sites.
+    /// Returns the tensors that the recipe rounds. Each entry is one rounding step on one tensor: index of the step, layer and
+    /// site. The tensors are in the order in which the model lists its sites.
     pub fn covered(&self, config: &dyn Config) -> Vec<(usize, Option<usize>, &'static str)> {
         let places = places(config);
         let of_place = |place: &Place| {
@@ -193,9 +194,9 @@ impl Rounding {
         kernels.is_some_and(|(kernels, record)| kernels.store(record, &mut tensor.data))
     }
 
-    /// Returns the bytes in which the recipe stores one row of a site; a token has `rows` rows of `cols` channels. The bytes are
-    /// those of the last format that rounds whole rows. Returns `None` if the recipe could not be stored: if it rounds only one
-    /// role, some channels or some tokens, or adds noise.
+    /// Returns the number of bytes that one row of a site takes if the recipe stores it; a token has `rows` rows of `cols`
+    /// channels. If several steps round whole rows, the last format counts. Returns `None` if such rows cannot be stored: if the
+    /// recipe rounds only one role, some channels or some tokens, or adds noise.
     pub fn bytes_per_row(&self, site: &Site, cols: usize, rows: usize) -> Option<f64> {
         let (mut whole, mut nope, mut rope) = (None, None, None);
         let turned = of_site(&self.turned, site.name);
@@ -228,8 +229,8 @@ impl Rounding {
         }
     }
 
-    /// Returns the bytes of a cached vector, the cache bytes of a token, and the ratio of these to the bytes of a bf16 cache. All
-    /// three are `None` if the recipe rounds nothing.
+    /// Returns the bytes of a cached vector, the bytes per token in all caches, and the ratio of the bytes per token to those of
+    /// a bf16 cache. All three are `None` if the recipe rounds nothing.
     pub fn cache_bytes(&self, config: &dyn Config) -> CacheBytes {
         if self.rounds.is_empty() {
             return CacheBytes::default();
@@ -284,7 +285,8 @@ impl Rounding {
     /// number, but not on how the sequence was split into calls of the model.
     fn replace_by_noise(&self, Noise { seed, gain }: Noise, site: &Site, exact: &[f32], tensor: &mut Tensor<f32>) {
         let cols = tensor.cols();
-        // Split the rows of all sites at the same channel: the noise must not depend on the site's own number of RoPE channels.
+        // Split the rows of all sites at the same channel, so that the noise does not depend on the number of RoPE channels of
+        // the site.
         let turned = self.turned.iter().map(|(_, channels)| *channels).max().unwrap_or(0);
         let nope = cols.saturating_sub(turned);
         let mut rng = ChaCha8Rng::from_seed(*blake3::hash(format!("{seed}/{site}").as_bytes()).as_bytes());

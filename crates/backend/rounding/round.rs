@@ -42,7 +42,7 @@ pub(super) struct Place {
     /// Number of rows of a matrix, if the tensor is a recurrent state of matrices `[heads, K, V]`.
     pub matrix: Option<usize>,
     pub turned: usize,
-    /// True if the site's rows are cached, or are multiplied with cached rows for a top-k selection.
+    /// True if the rows of the site are cached, or if a top-k selection multiplies them with cached rows.
     pub meets_cache: bool,
 }
 
@@ -157,8 +157,9 @@ impl Round {
         }
     }
 
-    /// Returns an error if the last number of `tokens` is beyond the rows of all covered sites, if `tokens` is given although the
-    /// rows of a site are not tokens, or if all covered sites have 0 rows. `rows` returns the number of rows of a site.
+    /// Checks that the rounding step can have an effect on the covered sites; `rows` returns a site's number of rows. Returns an
+    /// error if all sites have 0 rows, if the step's `tokens` contain a number beyond the rows of all sites, or if `tokens` is
+    /// given although the rows of a site are not tokens.
     ///
     /// # Errors
     /// Returns the mistake, with its key in the rounding step.
@@ -275,7 +276,7 @@ impl Round {
         }
     }
 
-    /// Rounds the channels `part` of all rows as if they were a separate tensor. Rows have `cols` numbers.
+    /// Rounds the channels `part` of all rows as one separate tensor. Rows have `cols` numbers.
     fn round_part(&self, values: &mut [f32], cols: usize, part: Range<usize>) {
         let parts = values.chunks_exact(cols).flat_map(|row| &row[part.clone()]);
         let mut rounded: Vec<f32> = parts.copied().collect();
@@ -315,7 +316,7 @@ fn swapped(tensor: &Tensor<f32>) -> Tensor<f32> {
 }
 
 impl Segment {
-    /// Returns the segment's channels in a row of `cols` channels: RoPE rotates the last `turned` channels.
+    /// Returns the channels of this segment in a row of `cols` channels, of which RoPE rotates the last `turned`.
     fn range(self, cols: usize, turned: usize) -> Range<usize> {
         match self {
             Self::Nope => 0..cols - turned,

@@ -3,14 +3,14 @@
 //! ([`super::paging`]).
 //!
 //! Error bound: a score has the error of its sum of products. The relative error of its exponential is this error, plus 4u, plus
-//! 4u per unit of the exponent. If the weight of a value v is wrong by δ, the output o moves by δ·|v − o|. The sum of p·v has as
-//! many terms as there are keys. If a kernel rounds weights before it multiplies them (`p` names the type), each weight errs
-//! independently by up to half an ulp, h. Such a rounding is uniform within ±h, so its variance is h²/3. Relative to the squared
-//! weight, h² is largest at the lower end of a binade; its average over a binade is half of that. So the average variance is 1/6
-//! of the largest h². Kernels store weights as `p_scale`·exp(s − max): a weight below half of the smallest number of the type
-//! becomes 0, and its error is the whole weight. Where roundings of weights dominate, the root mean square and the mean of all
-//! errors are also checked ([`super::spread`]). (Blanchard, Higham and Higham, *Accurately computing the log-sum-exp and softmax
-//! functions*, 2021.)
+//! 4u per unit of the exponent (u is the unit roundoff). If the weight of a value v is wrong by δ, the output o moves by δ·|v −
+//! o|. The sum of p·v has as many terms as there are keys. If a kernel rounds weights before it multiplies them (`p` names the
+//! type), each weight errs independently by up to half an ulp, h. Such a rounding is uniform within ±h, so its variance is h²/3.
+//! Relative to the squared weight, h² is largest at the lower end of a binade; its average over a binade is half of that. So the
+//! average variance is 1/6 of the largest h². Kernels store weights as `p_scale`·exp(s − max): a weight below half of the
+//! smallest number of the type becomes 0, and its error is the whole weight. Where roundings of weights dominate, the root mean
+//! square and the mean of all errors are also checked ([`super::spread`]). (Blanchard, Higham and Higham, *Accurately computing
+//! the log-sum-exp and softmax functions*, 2021.)
 
 use rayon::prelude::*;
 use reference::LAMBDA;
@@ -198,7 +198,7 @@ impl Sizes {
     fn row(&self, at: usize) -> [usize; 3] {
         if let Some(starts) = &self.starts {
             let (token, head) = (at / self.heads, at % self.heads);
-            // Take the last sequence that starts at or before this token. Earlier sequences with the same start have no queries.
+            // Several sequences may start at this token, but only the last of them has queries: take it.
             let sequence = starts.partition_point(|start| *start <= token) - 1;
             return [sequence, head, token - starts[sequence]];
         }
@@ -218,7 +218,8 @@ impl Sizes {
     }
 }
 
-/// Result of one query: output elements as [value, error bound, standard deviation], and the log-sum-exp with its error bound.
+/// Result of one query. The output elements are [value, error bound, standard deviation]; the log-sum-exp follows, with its error
+/// bound.
 pub(super) type Row = (Vec<[f64; 3]>, (f64, f64));
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
@@ -328,8 +329,8 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
     (columns, (log * per, log_error * per))
 }
 
-/// Returns the score of a query and a key, and its error bound. The score is their dot product times `scale` times `base`. `base`
-/// is 1, or ln 2 for a kernel that computes 2^s instead of e^s.
+/// Returns the score of a query and a key, with its error bound: their dot product times `scale` times `base`. `base` is 1, or ln
+/// 2 for kernels that compute 2^s instead of e^s.
 pub(super) fn score(call: &Call, [q, k]: [&[f64]; 2], [scale, base]: [f64; 2]) -> (f64, f64) {
     let terms = Terms::of(q.iter().zip(k).map(|(q, k)| q * k), call.u);
     let score = terms.sum * scale * base;
@@ -385,8 +386,8 @@ pub(super) fn weighted<V: Iterator<Item = f64> + Clone>(
         let of_weights = equal.together(all.clone().map(|(v, (p, relative))| p * relative * (v - o).abs()));
         let (most, squares) = equal.sums(all.clone().map(|(v, (p, _))| rounded(*p) * v.abs()));
         let spread = (squares / 6.0).sqrt();
-        // `spread` has the factor 1/6, an average over many different weights. If a kernel divides weights by their sum before it
-        // rounds them, a row may have only a few, equal weights: use the worst-case factor 1.
+        // `spread` has the factor 1/6, which is an average over many different weights. A kernel that divides weights by their
+        // sum before rounding may have a few equal weights in a row: use the worst-case factor 1.
         let likely = if p_scale.is_some() { spread } else { squares.sqrt() };
         let of_rounding = f64::min(most, LAMBDA * likely);
         let lost: f64 = all.map(|(v, (p, _))| lost(*p) * (v - o).abs().max(v.abs())).sum();

@@ -170,7 +170,7 @@ impl Call {
         wrong.map_or(Ok(()), Err)
     }
 
-    /// Scale factor of scores or queries: the number argument `scale`; 1/√dim if the call does not have it.
+    /// Factor of the scores (or queries): the number argument `scale`, or 1/√dim if the call does not have it.
     pub(super) fn scale(&self, dim: usize) -> f64 {
         match self.number("scale") {
             scale if scale.is_nan() => (dim as f64).sqrt().recip(),
@@ -192,7 +192,7 @@ impl Call {
         }
     }
 
-    /// Element type that a word argument names; `None` for `f32`, because results in f32 need no rounding.
+    /// Element type that a word argument names; `None` for `f32`, whose results need no further rounding.
     pub fn dtype(&self, name: &str) -> Option<Dtype> {
         match self.word(name) {
             "bf16" => Some(Dtype::BF16),

@@ -149,7 +149,8 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     ])
 }
 
-/// Output of one token and channel. `inputs` are the inputs of the channel, beginning with the inputs in the state.
+/// Computes the output of one token and channel. `inputs` are the inputs of the channel, beginning with the earlier inputs that
+/// the state holds.
 fn one(call: &Call, sizes: Sizes, inputs: &[f64], channel: usize, token: usize) -> Near {
     let taps = sizes.taps;
     let weight = &call.tensor("weight").data[channel * taps..][..taps];

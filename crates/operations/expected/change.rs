@@ -55,8 +55,8 @@ impl Call {
         self.rotate(name, dim, |_, all| all / 2);
     }
 
-    /// Rotates a tensor to the left along a dimension. Calls `by` with the stride of the dimension, and with the stride times the
-    /// dimension's size; `by` returns the number of elements to rotate by.
+    /// Rotates a tensor to the left along a dimension. `by` returns the number of elements to rotate by; its arguments are the
+    /// stride of the dimension, and this stride times the dimension's size.
     fn rotate(&mut self, name: &str, dim: usize, by: impl Fn(usize, usize) -> usize) {
         self.edit(name, |tensor| {
             let (slice, all) = slices(tensor, dim);

@@ -1,8 +1,8 @@
-//! One decode step of a KV compressor (DeepSeek-V4). The token's kv and gate are stored in the state of its sequence, a ring of S
-//! slots: token t has slot t mod S, and the positional term ape[t mod m] is added to its gate. If the token is the last of a
-//! window of m tokens, the window is pooled: each channel is the mean over tokens, weighted by the softmax of the gates. The
-//! result is normed, rotated (RoPE at the position of the window's first token) and stored as entry ⌊t/m⌋. With overlap, rows
-//! have 2D channels and S = 2m: an entry pools the first D channels of the previous window and the last D channels of its own.
+//! One decode step of a KV compressor (DeepSeek-V4). The state of a sequence is a ring of S slots. The kv and the gate of token t
+//! are stored in slot t mod S, the gate with the positional term ape[t mod m] added. If the token is the last of a window of m
+//! tokens, the window is pooled: each channel is the mean over tokens, weighted by the softmax of the gates. The result is
+//! normed, rotated (RoPE at the position of the window's first token) and stored as entry ⌊t/m⌋. With overlap, rows have 2D
+//! channels and S = 2m: an entry pools the first D channels of the previous window and the last D channels of its own.
 //!
 //! Error bound: the computation uses numbers that carry their error bound ([`super::near`]) through exponentials, sums over slots
 //! in any order, RMSNorm and RoPE. Values in the ring are copied and must be equal; gates in the ring have the error of one
@@ -60,7 +60,7 @@ struct Step<'a> {
     overlap: bool,
     /// Number of channels of an entry (D).
     dim: usize,
-    /// Capacity, in entries, of each row's part of the buffer `entries` (N).
+    /// Number of entries that each row of the buffer `entries` can hold (N).
     places: usize,
     /// Number of channel pairs that are rotated (R/2).
     pairs: usize,
@@ -139,8 +139,8 @@ impl<'a> Step<'a> {
     fn entry(&self, [ring_kv, ring_gate]: [&[f64]; 2], row: usize, t: usize) -> Vec<Near> {
         let (call, width, slots, dim) = (self.call, self.width(), self.slots(), self.dim);
         let own = t / self.rate * self.rate;
-        // Number of tokens of the previous window that are pooled. The token numbers below have the offset `slots` (the length of
-        // the ring), so that they cannot be negative.
+        // Number of tokens of the previous window that are pooled. Below, the ring's length `slots` is added to token numbers, so
+        // that they cannot be negative.
         let before = match call.fault {
             Some("window_before_missing") => 0,
             Some("absent_pooled") if self.overlap => self.rate,

@@ -1,9 +1,9 @@
 //! Diagonal state-space model (SSM), a scan over the steps of every head: x_t = a ⊙ x_{t−1} + b·u_t, y_t = Σ_n c_n·x_{t,n}.
 //!
-//! Error bound: kernels scan step by step, or by segments with powers of a; terms may cancel. So a second scan with the
-//! magnitudes |a|, |b|, |c|, |u| gives the error: its states m are the sums of the magnitudes of all terms. A step adds an error
-//! of at most 2u·m, which decays with the state ([`super::near`] tracks it). A sum with powers of a has one rounding more per
-//! step, in the power, so the error is 3u·m. The sum over n adds its own error, and c·b and the powers add 8u·Σ|c|·m.
+//! Error bound: kernels scan step by step, or by segments with powers of a; terms may cancel. So the error bound comes from a
+//! second scan, with the magnitudes |a|, |b|, |c|, |u|: its states m are sums of the magnitudes of all terms. A step adds an
+//! error of at most 2u·m, which decays with the state ([`super::near`] tracks it). A sum with powers of a has one rounding more
+//! per step, in the power, so the error is 3u·m. The sum over n adds its own error, and c·b and the powers add 8u·Σ|c|·m.
 
 use rayon::prelude::*;
 use reference::Real;
@@ -92,8 +92,7 @@ fn scan<T: Real>(call: &Call, [a, b, c, u, state]: [&[T]; 5], sum: impl Fn(&[T],
         _ => steps,
     };
     let mut state = state.to_vec();
-    // For the fault `segment_power`: the segment's initial state, multiplied by a for every step except the segment's last
-    // step.
+    // For the fault `segment_power`: the initial state of the segment, decayed over all steps of the segment except the last one.
     let mut kept = state.clone();
     let mut y = Vec::with_capacity(steps);
     for (step, u) in u.iter().enumerate() {

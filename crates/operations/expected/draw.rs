@@ -15,9 +15,9 @@ pub struct Cases {
     pub sizes: &'static [&'static [i64]],
     /// Number arguments that all cases set to a value other than the default.
     pub numbers: &'static [(&'static str, f64)],
-    /// Number arguments that are varied: each gets one additional case, in which it has this value.
+    /// Number arguments that are varied: for each, an additional case sets it to this value.
     pub varied: &'static [(&'static str, f64)],
-    /// Names of word arguments that cases cannot set, because random inputs are only drawn for the default value.
+    /// Names of word arguments that cases cannot set: random inputs are drawn only for their default values.
     pub fixed: &'static [&'static str],
     /// Names of optional tensors that cases may have.
     pub optional: &'static [&'static str],
@@ -65,8 +65,8 @@ pub struct Draw<'a> {
 }
 
 impl<'a> Draw<'a> {
-    /// Draws all inputs of an operation. `size` returns the value that the case sets for a size. `word` returns the value that
-    /// the case sets for a word argument, or [`GIVEN`] or [`NONE`] for an optional tensor.
+    /// Draws all inputs of an operation. `size` returns the case's value of a size. `word` returns the case's value of a word
+    /// argument; for an optional tensor, [`GIVEN`] or [`NONE`].
     ///
     /// # Errors
     /// Returns an error if a tensor would have too many elements, or if the sizes do not fit together.
@@ -103,8 +103,8 @@ impl<'a> Draw<'a> {
         sizes.try_into().expect("as many sizes as letters")
     }
 
-    /// Returns true if the case sets the word argument `name` to `value`. Use only values other than the default: for a case that
-    /// omits the argument, the result is always false.
+    /// Returns true if the case sets the word argument `name` to `value`. Do not test for the default: for a case that omits the
+    /// argument, the result is always false.
     pub fn is(&self, name: &str, value: &str) -> bool {
         (self.word)(name).is_some_and(|word| word == value)
     }

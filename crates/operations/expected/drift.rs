@@ -7,8 +7,9 @@
 //!
 //! * **Equal terms.** If value i occurs c_i times, M = Σc_i²/n: 1 if all terms differ, n if all are equal. Two random terms are
 //!   equal with probability M/n, so a sample of √n terms has about M/2 equal pairs. Terms of opposite sign have opposite
-//!   roundings: c_i is then the difference of the two counts. If roundings are equal within a group and independent between
-//!   groups, their variance is at most M times as large (Cauchy and Schwarz).
+//!   roundings: c_i is then the difference of the two counts. If roundings are equal within a group of equal terms and
+//!   independent between groups, the variance of their sum is at most M times as large as for independent roundings (Cauchy and
+//!   Schwarz).
 //! * **Terms that differ from the term [`LAG`] indices later by nearly a multiple of q**, which may be 0: ramps, slow curves,
 //!   patterns whose period divides the lag. A pair whose sum is nearly a multiple of q has opposite roundings, so it is
 //!   subtracted from the count.
@@ -75,8 +76,7 @@ impl Places {
             for (sign, off) in signs.iter_mut().zip([off, left_over(2.0 * units)]) {
                 *sign = [sign[0] + off, sign[1] + off * off];
             }
-            // Skip multiples of the spacing, which are also multiples of half the spacing (that of smaller partial sums): adding
-            // them needs no rounding.
+            // Skip multiples of half the spacing: adding them needs no rounding. (Smaller partial sums have half the spacing.)
             if off != 0.0 || left_over(2.0 * units) != 0.0 {
                 scratch.push(term.to_bits());
                 again += usize::from(seen_before(&mut seen, term.to_bits()));
@@ -100,16 +100,16 @@ impl Places {
         1.0f64.max(self.repeated(scratch))
     }
 
-    /// Returns true if the digits of the numbers look random below 2⁻¹⁷ of the largest magnitude. Products of such numbers with
-    /// other numbers then also look random, unless the other numbers make the products nearly equal ([`level`]).
+    /// Returns true if the digits of the numbers look random below 2⁻¹⁷ of the largest magnitude. Products of these numbers with
+    /// other numbers then also look random, unless the products are nearly equal ([`level`]).
     pub fn irregular(&self, pairs: &[[f64; 2]], scratch: &mut Vec<u64>) -> bool {
         let largest = pairs.iter().fold(0.0, |largest: f64, [x, _]| largest.max(x.abs()));
         let alone = self.multiplicity(2f64.powi(-18), largest, pairs.iter().copied(), scratch) == 1.0;
         alone && 4 * scratch.len() > 3 * pairs.len()
     }
 
-    /// Estimates M, the number of equal roundings, from the sampled terms. Returns 1 if random signs alone can explain that equal
-    /// pairs outnumber opposite pairs.
+    /// Estimates M, the number of equal roundings, from the sampled terms. Returns 1 if equal pairs outnumber opposite pairs by
+    /// so little that this may be chance.
     fn repeated(&self, sample: &mut [u64]) -> f64 {
         let (all, places) = (self.terms as f64, self.places.len() as f64);
         // Move the sign to the last bit, so that sorting puts terms of equal magnitude next to each other.
@@ -131,8 +131,8 @@ impl Places {
     }
 }
 
-/// True if in at least 4 of the first 8 pairs, the two terms differ by less than u·size/16. Such nearly equal terms have equal
-/// roundings.
+/// True if nearly equal terms have equal roundings: in at least 4 of the first 8 pairs, the two terms differ by less than
+/// u·size/16.
 #[inline(always)]
 pub fn level(u: f64, size: f64, pairs: impl Iterator<Item = [f64; 2]>) -> bool {
     let near = |[term, later]: [f64; 2]| usize::from((later - term).abs() < u * size / 16.0);
@@ -201,9 +201,9 @@ impl Equal {
         Self { group, groups }
     }
 
-    /// Returns a bound of the sum of errors whose magnitudes are at most `errors`. Equal numbers are assumed to have equal
-    /// errors, and different numbers to have independent errors. The bound is the sum of all errors, or λ·√(Σ g²) for the sums
-    /// g of the errors of each group (Hoeffding), whichever is smaller.
+    /// Returns a bound of the sum of errors whose magnitudes are at most `errors`. Errors of equal numbers are assumed to be
+    /// equal, and errors of different numbers independent. The bound is the sum of all errors, or λ·√(Σ g²) if that is smaller
+    /// (Hoeffding); g is the sum of the errors of one group.
     pub fn together(&self, errors: impl Iterator<Item = f64>) -> f64 {
         let (sum, squares) = self.sums(errors);
         f64::min(sum, reference::LAMBDA * squares.sqrt())

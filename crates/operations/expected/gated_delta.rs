@@ -3,9 +3,9 @@
 //!
 //! Error bound of one token, to first order plus one percent. Columns of S are independent. α errs by (4 + 2|g|)·u. If q and k
 //! are normalized, their relative error is half the relative error of their sum of squares, plus 4u. r = Sᵀk has three errors:
-//! the error of the sum; |r|·ρ, where all terms share the relative error ρ; and an independent error per term. d errs by |β|
-//! times the error of r, plus 3u. S errs by |k| times the error of d, plus the error of α·S and one rounding. A kernel may read
-//! q before or after the update: the bound adds the errors of both sums, and the error of d times k·q.
+//! the error of the sum; |r|·ρ, where all terms share the relative error ρ; and an independent error per term. The error of d is
+//! |β| times the error of r, plus 3u. The error of S is |k| times the error of d, plus the error of α·S, plus one rounding. A
+//! kernel may read q before or after the update: the bound adds the errors of both sums, and the error of d times k·q.
 //!
 //! The error from earlier tokens is multiplied by diag(α)·(I − β·k·kᵀ), whose norm is at most max α·max(1, |1 − β·|k|²|). So the
 //! length ε of the error vector of a column is at most this norm times its previous length, plus the length that the token adds.
@@ -183,8 +183,8 @@ fn head(call: &Call, sizes: Sizes, sequences: &[Range<usize>], at: usize) -> Don
     let size = key * value;
     let (sequence, own) = (at / sizes.values, at % sizes.values);
     let rows = sequences[sequence].clone();
-    // Index of the initial state, and the first token that changes it. With the fault `state_carried_over`, earlier sequences
-    // also change the state.
+    // Index `from` of the initial state, and the first token that changes this state. With the fault `state_carried_over`, tokens
+    // of earlier sequences also change it.
     let (from, first) = match call.is("state_carried_over") && call.has("cu_seqlens") {
         true => (own, 0),
         false => (at, rows.start),
@@ -270,8 +270,8 @@ impl Head {
         for (at, s) in state.iter_mut().enumerate() {
             *s *= decay(at).0;
         }
-        // Separate the error that all terms may share, such as the error of a per-head decay, from the independent error of each
-        // term.
+        // Separate two errors: the error that all terms may share, such as that of a per-head decay, and the independent error of
+        // each term.
         let of_decay = (0..keys).map(|at| decay(at).1).fold(0.0, f64::max);
         let equal = Equal::of(state.iter().copied());
         let read_by = |x: &[f64], of_x: f64| {

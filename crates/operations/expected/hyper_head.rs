@@ -1,5 +1,5 @@
-//! Head of a model with hyper-connections (mHC): mixes the N residual streams, h = Σ_j (σ(μ_j·scale + base_j) + ε)·X_j with μ =
-//! fn·x/rms(x) over all streams together, and applies RMSNorm to h.
+//! Head of a model with hyper-connections (mHC): mixes the N residual streams X_j into h = Σ_j (σ(μ_j·scale + base_j) + ε)·X_j,
+//! and applies RMSNorm to h. The logits μ = fn·x/rms(x) are computed from x, all streams of a token together.
 //!
 //! Error bound: the sum of the errors of the logits, of a sigmoid and of the mixture ([`super::streams`]).
 

@@ -31,8 +31,8 @@ pub struct Likeness {
     pub what: String,
     /// Number of elements outside of the error bounds around the values that this explanation predicts.
     pub outside: usize,
-    /// True if the explanation is not a known fault, but its numbers are about the same as `expected`: it fits only because its
-    /// bounds are wider.
+    /// True if the numbers of this explanation are about the same as `expected`, although it is not a known fault: it fits only
+    /// because its bounds are wider.
     pub wider: bool,
 }
 
@@ -64,7 +64,8 @@ pub fn judge(call: &Call, name: Option<&str>, got: &[f64], shape: &[usize], dtyp
     expected.overflow(dtype);
     let mut bounds = expected.bounds(dtype);
     if expected.exact {
-        // Signs of zeros must match in exact outputs. 0 and −0 compare as equal, so set a negative bound, which no error meets.
+        // Signs of zeros must match in exact outputs. But 0 and −0 compare as equal: mark a wrong sign by a negative bound, which
+        // every error exceeds.
         for ((got, want), bound) in got.iter().zip(&expected.value).zip(&mut bounds) {
             if *got == 0.0 && *want == 0.0 && got.is_sign_negative() != want.is_sign_negative() {
                 *bound = -1.0;
@@ -98,8 +99,8 @@ pub fn judge(call: &Call, name: Option<&str>, got: &[f64], shape: &[usize], dtyp
     Ok(judged)
 }
 
-/// Returns the ranges of an output that have [`MOST_CHOICES`] alternatives or more: there may be further admissible alternatives,
-/// which were not tried.
+/// Returns the ranges of an output that have [`MOST_CHOICES`] or more alternatives. Other alternatives may also be admissible
+/// there, but were not tried.
 pub(crate) fn crowded(expected: &Output) -> Vec<Range<usize>> {
     let parts = expected.others.chunk_by(|a, b| a.start == b.start);
     let crowded = parts.filter(|others| others.len() >= MOST_CHOICES);
@@ -118,8 +119,8 @@ fn output(call: &Call, name: Option<&str>) -> Result<Output, String> {
     Ok(outputs.swap_remove(at))
 }
 
-/// For every range with alternatives, replaces the expected values by an alternative that leaves fewer elements of `got`
-/// outside of their bounds.
+/// Replaces expected values by admissible ones that fit `got` better, so that only wrong outputs count as wrong: alternatives and
+/// choices that leave fewer elements outside of their bounds, and infinities where the bounds allow overflow.
 pub(crate) fn settle(expected: &mut Output, got: &[f64], dtype: Dtype) {
     let exact = expected.exact;
     let outside = |start: usize, value: &[f64], error: &[f64]| {
@@ -172,8 +173,8 @@ impl Choice {
         let found: Vec<Option<f64>> = got.iter().map(|got| take(*got)).collect();
         let rest = self.of.iter().zip(&taken).filter(|(_, taken)| !**taken);
         let mut rest = rest.map(|(x, _)| *x);
-        // An element without a match gets an unused possible number. This number differs from the output, so the element counts
-        // as wrong.
+        // An element without a match gets an unused possible number, which differs from the output: so the element counts as
+        // wrong.
         let mut or_left = |found: Option<f64>| found.or_else(|| rest.next()).unwrap_or(f64::NAN);
         found.into_iter().map(&mut or_left).collect()
     }
@@ -211,7 +212,8 @@ fn like(call: &Call, name: Option<&str>, got: &[f64], dtype: Dtype, judged: &Jud
         (what, false, call.with(Some(fault.name), None))
     });
     for (what, no_fault, other) in words.chain(faults) {
-        // Skip a changed argument, such as another layout, if the call then fails or has an output of another shape.
+        // Skip the changed call if it fails or if its output has another shape, for example because another layout does not fit
+        // the tensors.
         if let Ok(mut other) = output(&other, name)
             && other.shape == judged.expected.shape
         {
@@ -259,7 +261,8 @@ fn moved(judged: &Judged, got: &[f64]) -> Vec<(String, Vec<f64>, Vec<f64>)> {
     let factor = along / square;
     if factor.is_finite() && factor != 0.0 && (factor - 1.0).abs() > 1e-4 {
         let by = |x: &[f64]| x.iter().map(|x| x * factor).collect::<Vec<f64>>();
-        // Widen the bounds: the factor is only as precise as the numbers, and kernels may round before multiplying by it.
+        // Widen the bounds: the estimated factor is only as precise as the output, and kernels may round numbers before
+        // multiplying by the factor.
         let other = by(want);
         let spare = other.iter().zip(bounds);
         let spare = spare.map(|(want, bound)| 2.5 * bound * factor.abs().max(1.0) + 1e-4 * want.abs());

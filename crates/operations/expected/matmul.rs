@@ -183,8 +183,8 @@ const PARTS: usize = 8;
 /// Sampled terms of each element, from which the number of equal roundings is estimated ([`super::drift`]).
 struct Sample {
     places: Places,
-    /// Elements of each row of a at the indices of [`Places::pairs`]; `columns` has the elements of each column of b at these
-    /// indices.
+    /// Elements of a and b at the indices of [`Places::pairs`]: `rows` has those of each row of a, `columns` those of each column
+    /// of b.
     rows: Vec<[f64; 2]>,
     columns: Vec<[f64; 2]>,
     /// For each row of a and each column of b, true if the digits of its elements look random.
@@ -232,8 +232,8 @@ impl Sample {
             &self.columns[column * count..][..count],
         );
         let pairs = a.iter().zip(b).map(|(a, b)| [a[0] * b[0], a[1] * b[1]]);
-        // Most elements of a product of random matrices take this fast path. The terms must be large enough not to be absorbed by
-        // the partial sums.
+        // Most elements of a product of random matrices take this fast path. It requires terms so large that no partial sum
+        // absorbs them.
         let irregular = count > 0 && (self.irregular[0][row] || self.irregular[1][column]);
         let large = terms.squares > terms.count * (16.0 * terms.u * terms.size()).powi(2);
         if irregular && large && !level(terms.u, terms.size(), pairs.clone()) {

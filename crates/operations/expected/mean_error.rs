@@ -53,17 +53,18 @@ pub struct Elements<'a> {
 pub struct MeanErrors {
     /// Number of examined elements: those whose `bound` is above 0 and whose `error` is at most the magnitude of the value.
     pub elements: usize,
-    /// Number of rows with examined elements. Rows that consist of the same numbers count once.
+    /// Number of rows with examined elements. Rows that consist of the same numbers count as one row.
     pub rows: usize,
     /// Mean error in the direction away from zero; negative if magnitudes are too small.
     pub gain: f64,
     /// Mean error in the upward direction; negative if numbers are too small.
     pub offset: f64,
-    /// Largest magnitude of `gain` and of `offset` that correct kernels have.
+    /// Largest magnitude that `gain` and `offset` may have for a correct kernel.
     pub allowed: f64,
-    /// Relative gain: estimated factor between the output and the expected values, minus 1.
+    /// Relative gain: estimate of c − 1, if the output is c times the expected values.
     pub relative_gain: f64,
-    /// Mean square of the errors, relative to the error bounds of the computation.
+    /// Mean over elements of the squared quotient of error and error bound; only the part of an error that rounding to the stored
+    /// type does not explain counts.
     pub square: f64,
     /// Largest mean square of the errors that a correct kernel has.
     pub square_allowed: f64,
@@ -81,7 +82,7 @@ struct Group {
 /// An element that a correct kernel may round up or down.
 struct Either {
     digits: f64,
-    /// Relative error bound of the computation: the error bound divided by the value.
+    /// Relative error bound of the computation. Significands that differ by less are treated as equal.
     nearness: f64,
     weighted_step: f64,
     group: usize,
@@ -170,8 +171,8 @@ fn key(row: &[f64]) -> Vec<u64> {
     key
 }
 
-/// Adds up the weighted spacings of all elements at the same position between two stored numbers, because such elements have
-/// equal rounding errors. Returns the root of the sum of the squares of these sums.
+/// Adds the weighted spacings of elements at the same position between two stored numbers before squaring, because these elements
+/// have equal rounding errors. Returns the root of the sum of the squares.
 fn together(all: &[Either]) -> f64 {
     let root = |key: &dyn Fn(&Either) -> (u64, usize)| {
         let mut steps: Vec<_> = all.iter().map(|one| (key(one), one.weighted_step)).collect();
@@ -180,9 +181,8 @@ fn together(all: &[Either]) -> f64 {
         let squares = of_places.map(|same| same.iter().map(|(_, step)| step).sum::<f64>().powi(2));
         squares.sum::<f64>().sqrt()
     };
-    // Rounding errors of equal numbers are equal, so the steps of equal numbers are added before squaring. Within a row,
-    // significands that differ by less than their error count as equal; if there are many rows, all numbers of a row count as
-    // equal.
+    // Significands within a row that differ by less than their error count as equal; if there are many rows, so do all numbers of
+    // a row. Equal numbers have equal rounding errors, so their steps are added before squaring.
     let apart = all.iter().map(|one| one.nearness).fold(2f64.powi(-40), f64::max);
     let many = all.iter().any(|one| one.group >= 1 << 11);
     let cell = |one: &Either| {

@@ -1,6 +1,7 @@
 //! Pre-block of hyper-connections (mHC): computes from N residual streams the input y of a model block, and the weights post and
 //! comb for mixing the block's output back. With logits l = (fn·x/rms(x))·scale + base: y = Σ_j (σ(l_j) + ε)·X_j, normed; post =
-//! 2σ(l); and comb is the matrix of the exponentials of the other logits, with rows and columns normalized in turn (Sinkhorn).
+//! 2σ(l); and comb results from the exponentials of the other logits, a matrix whose rows and columns are normalized in turn
+//! (Sinkhorn).
 //!
 //! Error bound: y and post have the errors of the logits, of the mixture ([`super::streams`]) and of sigmoids. For comb, errors
 //! are not propagated through the normalizations, because the bounds would grow although normalizing does not amplify errors.
@@ -109,7 +110,8 @@ fn finite(error: f64) -> f64 {
     if error.is_finite() { error } else { 0.0 }
 }
 
-/// Relative error of the normed mixture of streams if a kernel computes its mean square from products of streams.
+/// Additional relative error of the normed mixture for kernels that compute the mean square of the mixture from products of
+/// streams.
 fn by_products(call: &Call, x: &[f64], weights: &[Near], mixed: &[Near]) -> f64 {
     let channels = mixed.len() as f64;
     let most = f64::min(channels * call.u, LAMBDA * call.u * (2.0 * channels).sqrt());
@@ -135,7 +137,8 @@ fn comb(call: &Call, logits: &[Near]) -> Vec<Near> {
         eps: call.number("eps"),
     };
     let zeros = Numbers::full([1, streams, 1], 0.0);
-    // The projection is zero, so the logits of the reference equal the base, which holds the logits of this token.
+    // Pass logits through the reference: the projection is zero, so the logits equal the base, which holds the logits of this
+    // token.
     let of = |connection: &HyperConnection<f64>| connection.pre(&zeros).1.comb.data;
     let comb = of(&connection);
     let units = 16.0 * iterations * call.u;

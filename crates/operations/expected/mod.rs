@@ -1,9 +1,10 @@
 //! Operations on a user's tensors, with expected results in f64 and the largest error of a correct kernel.
 //!
 //! The error bound of an output has two parts. The first is the error of the computation ([`Output::error`]), which each
-//! operation's file derives from its intermediate values. The second is half a spacing of the stored type ([`half_spacing`]). No
-//! tolerance is chosen by hand: an operation runs on numbers that carry their error bound (`near.rs`). `docs/error-models.md` has
-//! the reasons. Outputs that an operation only copies or selects must be equal bit for bit (`Output.exact`).
+//! operation's file derives from its intermediate values. The second is the rounding of the output to the type in which it is
+//! stored: half a spacing ([`half_spacing`]). No tolerance is chosen by hand: an operation runs on numbers that carry their error
+//! bound (`near.rs`). `docs/error-models.md` has the reasons. Outputs that an operation only copies or selects must be equal bit
+//! for bit (`Output.exact`).
 //!
 //! Every operation also lists faults ([`Fault`]): results that kernels compute by mistake. Many faults are the correct operation
 //! on changed inputs (`change.rs`). A wrong result is compared with each fault, and the message names the faults that match.
@@ -95,8 +96,8 @@ pub struct Operation {
     pub cases: Option<&'static draw::Cases>,
     /// True if `kernels/NAME.cu` has kernels that run on the cases in `cases`.
     pub kernels: bool,
-    /// `Some` if the operation computes each row of its output independently and without sums of products. Only then is the
-    /// mean error checked: tensor cores truncate sums of products, so their mean error is not 0.
+    /// Rows for a check of the mean error; `None` unless the operation computes each row of its output independently and without
+    /// sums of products. Tensor cores truncate sums of products, so the mean error of such sums is not 0.
     pub rows: Option<Rows>,
     /// Class names of the PyTorch modules that compute this operation. Recordings of calls have these names with or without the
     /// package. The module's arguments are the required tensors, in order. Each other argument of the operation has the value of
@@ -113,8 +114,8 @@ pub struct Rows {
     /// True if a row consists of all elements at one index of the first dimension; false if it consists of the elements along the
     /// last dimension.
     pub first_dimension: bool,
-    /// Takes the expected values of an output row. Returns a bound of the systematic error of the row's exponentials, in units
-    /// of roundoff. Systematic errors may have the same direction in all elements.
+    /// Returns a bound of the systematic error that the exponentials of an output row cause, in units of roundoff. The argument
+    /// is the row's expected values. A systematic error may have the same direction in all elements.
     pub leaning: fn(&[f64]) -> f64,
 }
 
@@ -283,7 +284,7 @@ impl Output {
 }
 
 /// Error bound of an element that is stored as `dtype`. The bound includes the smallest normal f32, because fast exponentials and
-/// compilers may flush subnormal numbers to zero.
+/// compiler options may flush subnormal numbers to zero.
 pub fn bound(dtype: Dtype, value: f64, error: f64) -> f64 {
     error + half_spacing(dtype, value.abs() + error) + f64::from(f32::MIN_POSITIVE)
 }

@@ -4,8 +4,9 @@
 //! Error bound: the computation uses numbers that carry their error bound ([`super::near`]). In the second product, errors of the
 //! inner elements are independent. If the argument `stored` names a type, the kernel rounds these intermediate values to this
 //! type: gate and up, their product, the output of an expert, its weight, the product of output and weight, and the running sum
-//! of outputs. The kernel may multiply by the weight before or after storing. So every rounding except the rounding of gate and
-//! up may be as large as half a spacing at the lower end of a binade. The last sum has k terms, or k + 1 with a shared expert.
+//! of outputs. The kernel may multiply by the weight before or after such a rounding, so the rounded number is unknown. So every
+//! rounding except that of gate and up counts as half a spacing at the lower end of a binade. The last sum has k terms, or k + 1
+//! with a shared expert.
 
 use rayon::prelude::*;
 use reference::Real;
@@ -110,8 +111,8 @@ struct Expert<'a> {
     limit: f64,
 }
 
-/// Rounding error of a number that may be multiplied by an unknown factor before it is stored: half a spacing at the lower end of
-/// a binade, or half of the smallest step, whichever is larger.
+/// Largest rounding error of a number that a kernel may multiply by an unknown factor before storing it: half a spacing at the
+/// lower end of a binade, or half of the smallest step, whichever is larger.
 fn rounding(dtype: Option<Dtype>, x: f64) -> f64 {
     dtype.map_or(0.0, |dtype| {
         (half_spacing(dtype, 1.0) * x.abs()).max(half_spacing(dtype, 0.0))

@@ -76,8 +76,8 @@ pub(super) fn wider(x: Near, error: f64) -> Near {
     Near::with(x.value(), AnyOrder { error: own + error, u })
 }
 
-/// Creates a result with the unit roundoff u of the number `of`. The error bound grows by u times the smallest normal f32,
-/// because kernels also round subnormal results.
+/// Creates a result with the unit roundoff u of `of`, an operand of the operation. Kernels also round subnormal results, so the
+/// error bound grows by u times the smallest normal f32.
 pub(super) fn result(of: Near, value: f64, error: f64) -> Near {
     let u = of.model().u;
     let error = error + f64::from(f32::MIN_POSITIVE) * u;
@@ -90,8 +90,8 @@ pub(super) fn stored(x: Near, dtype: Dtype) -> Near {
 }
 
 /// SiLU, g/(1 + e^−g), with an error bound: the relative error of the exponential, (4 + 2|g|)·u, times the exponential's fraction
-/// of the sum, and 4u for the sum and the quotient. In some libraries, the exponential overflows in f32 from 2^127.5 on; where it
-/// may overflow, the result 0 is also admissible.
+/// of the sum, and 4u for the sum and the quotient. In some libraries, an f32 exponential overflows from 2^127.5 on; if it may
+/// overflow, the bound also admits the result 0.
 ///
 /// The error of g itself is multiplied by the slope of SiLU. The second derivative is at most ½, so ¼·error² bounds the
 /// remainder.

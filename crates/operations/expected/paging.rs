@@ -14,7 +14,7 @@ pub struct Keys<'a> {
     table: Option<(&'a [f64], usize)>,
     /// Start offset of each packed sequence, followed by the end of the last sequence; `None` if sequences are not packed.
     starts: Option<Vec<usize>>,
-    /// Capacity of each sequence in tokens.
+    /// Largest number of tokens that a sequence can have.
     room: usize,
     /// Number of tokens of each sequence.
     lengths: Vec<usize>,
@@ -103,8 +103,8 @@ impl<'a> Keys<'a> {
         Ok(keys)
     }
 
-    /// Returns the number of keys of a sequence, which some faults change. The causal mask aligns the last of the `queries`
-    /// queries with the last of these keys.
+    /// Returns the number of keys of a sequence, or a wrong number for some faults. The causal mask aligns the last of the
+    /// `queries` queries with the last of these keys.
     pub fn length(&self, sequence: usize, queries: usize) -> usize {
         match self.call.fault {
             Some("stale_length") => self.lengths[sequence].saturating_sub(queries),
@@ -114,7 +114,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Number of keys that a kernel reads from a sequence with `length` keys: all keys, or fewer with some faults.
+    /// Number of keys that a kernel reads from a sequence of `length` keys: all of them, except with some faults.
     pub fn read(&self, length: usize) -> usize {
         match self.call.fault {
             Some("last_key_missing") => length.saturating_sub(1),
@@ -127,7 +127,7 @@ impl<'a> Keys<'a> {
 
     /// Returns the location (page, slot) of each slot that a sequence has reserved but not filled with a key.
     pub fn unused(&self, sequence: usize) -> impl Iterator<Item = (usize, usize)> {
-        // Count only the free slots of the last used page: the block table may lack the later pages.
+        // Count only the free slots of the last used page: the block table may not list later pages.
         let room = self.room.min(self.lengths[sequence].next_multiple_of(self.page.max(1)));
         let keys = if self.starts.is_some() {
             0..0

@@ -89,8 +89,8 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
             let column = angles * columns + own;
             let [kept, crossed] =
                 [(channel, cos), (other, sin)].map(|(of, by)| call.exact(x[of]) * call.exact(by.data[column]));
-            // The product with the sine is added for the second channel of a pair, and subtracted for the first; the inverse
-            // rotation swaps the two signs.
+            // A rotation subtracts the product with the sine for the first channel of a pair, and adds it for the second; the
+            // inverse rotation does the opposite.
             if second == back { kept - crossed } else { kept + crossed }
         })
     };

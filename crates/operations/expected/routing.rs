@@ -5,10 +5,10 @@
 //! if they are renormalized, times a factor.
 //!
 //! Error bound: scores and weights use numbers that carry their error bound ([`super::near`]). Logits are exact if they are
-//! given; otherwise they have the error of the router's product. The softplus ln(1 + eˡ) has at most the relative error of eˡ,
-//! because σ(l) ≤ ln(1 + eˡ), and a square root halves the error: (e + (4 + 2|l|)·u)/2 + 4u. Experts whose scores differ by less
-//! than the sum of their errors may be swapped: any choice of k experts that the errors allow is admissible, if it comes with the
-//! weights of these experts.
+//! given; otherwise they have the error of the router's product. The softplus ln(1 + eˡ) of a logit l has at most the relative
+//! error of eˡ, because σ(l) ≤ ln(1 + eˡ). Its square root has half of this error: (e + (4 + 2|l|)·u)/2 + 4u, where e is the
+//! error of l. Experts whose scores differ by less than the sum of their errors may be swapped: any choice of k experts that the
+//! errors allow is admissible, if it comes with the weights of these experts.
 
 use reference::Real;
 
@@ -26,7 +26,7 @@ pub struct Router {
     pub experts: usize,
     /// Number of experts chosen per token.
     pub chosen: usize,
-    /// Number of groups into which the experts are divided: consecutive experts, equally many per group.
+    /// Number of groups of experts. A group consists of consecutive experts; all groups have equally many.
     pub groups: usize,
     /// Number of groups from which a token's experts are chosen.
     pub chosen_groups: usize,
@@ -36,7 +36,8 @@ pub struct Router {
 pub(super) type Chosen = Vec<(usize, Near)>;
 
 impl Router {
-    /// Returns the scores of all experts, and the scores (with bias) by which experts are selected.
+    /// Returns the scores of all experts, from which their weights are computed, and the scores plus bias, by which experts are
+    /// selected.
     fn scores(call: &Call, logits: &[Near]) -> [Vec<Near>; 2] {
         let u = call.u;
         let softplus = |logit: &Near| {
@@ -155,8 +156,8 @@ pub fn admissible(scores: &[(f64, f64)], k: usize) -> Vec<Vec<usize>> {
     if k == order.len() || k == 0 {
         return sets;
     }
-    // The first choice has the `k` largest scores. An index is sure if its score surely exceeds all scores outside of the first
-    // choice. An index is open if it is not sure and may reach the lowest score of the first choice.
+    // The first choice has the `k` largest scores. An index is *sure* if its score exceeds all scores outside of the first choice
+    // even with the worst errors. It is *open* if it is not sure, but may have a score as high as the lowest of the first choice.
     let reach = |at: &usize| scores[*at].0 + scores[*at].1;
     let least = |at: &usize| scores[*at].0 - scores[*at].1;
     let best_out = order[k..].iter().map(reach).fold(f64::NEG_INFINITY, f64::max);
@@ -165,7 +166,7 @@ pub fn admissible(scores: &[(f64, f64)], k: usize) -> Vec<Vec<usize>> {
     let open = |at: &usize| !sure.contains(at) && reach(at) >= worst_in;
     let open: Vec<usize> = order.iter().copied().filter(open).collect();
     let mut picks: Vec<usize> = (0..k - sure.len()).collect();
-    // A choice of open indices is allowed if no open index outside of it surely has a higher score than an index in it.
+    // A set of open indices is an allowed choice if no open index outside of it surely has a higher score than one in it.
     let allowed = |picks: &[usize]| {
         let picked = picks.iter().map(|pick| reach(&open[*pick]));
         let worst = picked.fold(f64::INFINITY, f64::min);

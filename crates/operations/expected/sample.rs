@@ -5,9 +5,9 @@
 //! seed as key.
 //!
 //! At temperature 0 the token must match exactly. With noise, a score is off by at most (4 + 4|g| + 4|l/t| + 2|s|)·u, where l/t
-//! is the logit over the temperature and s is the score. The first two terms count only if the noise comes from the seed. They
-//! hold for logarithms within an ulp: the relative error of the inner logarithm becomes the absolute error of the outer one. A
-//! token is admissible if its score is the best for some errors within these bounds.
+//! is the logit over the temperature and s is the score. The terms 4 + 4|g| count only if the noise is computed from the seed.
+//! They assume that each logarithm errs by at most an ulp; the relative error of the inner logarithm becomes the absolute error
+//! of the outer one. A token is admissible if its score is the best for some errors within these bounds.
 
 use rayon::prelude::*;
 use reference::ops::top_k::top_k;
@@ -150,8 +150,8 @@ impl Row<'_> {
         top_k(&scores, seen, 1, &mut best);
         let best = best[0] as usize;
         if self.call.is("last_of_ties") {
-            // The fault takes the last of the tokens with the best score. Other tokens that rounding errors allow are not
-            // returned.
+            // The fault takes the last of the tokens with the best score. So do not return the other tokens that rounding errors
+            // allow.
             return vec![seen - 1 - best];
         }
         if !scores[best].is_finite() {

@@ -5,7 +5,8 @@
 //! error is at most 3u·|sum| for roundings after the addition, and at most 3u·Σ|t| for roundings before it. If roundings of
 //! different blocks are independent, the roundings before the addition give an error of λ·3u·√(Σ_b S_b²). The sum S_b of a block
 //! of g terms satisfies S_b² ≤ g·Σ_{t∈b} t² (Cauchy and Schwarz). If M roundings are equal, the number under the root is
-//! multiplied by M/3. If all terms share their scales, g = 1: kernels multiply at the end, or term by term.
+//! multiplied by M/3. If all terms share the same scales, kernels multiply the whole sum or each term, and not the sums of
+//! blocks: then g = 1.
 
 use reference::LAMBDA;
 
@@ -54,9 +55,9 @@ impl Scales<'_> {
     }
 }
 
-/// Returns the possible numbers of elements per scale, if `count` scales belong to `size` elements of a dimension. A single scale
-/// belongs to all elements. If `stated` is not 0, it is the only candidate. Otherwise the candidates are a power of two (the last
-/// block may be partial), and `size` / `count`.
+/// Returns the possible block sizes (elements per scale) if `count` scales cover the `size` elements of a dimension. A single
+/// scale covers all elements. If `stated` is not 0, it is the only candidate. Otherwise the candidates are a power of two (the
+/// last block may be partial), and `size` / `count`.
 fn blocks(size: usize, count: usize, stated: usize) -> Vec<usize> {
     if count == 1 {
         return vec![size.max(1)];
@@ -193,7 +194,8 @@ fn scales<'a>(call: &'a Call, name: &str) -> Result<Option<Scales<'a>>, String> 
 pub fn error(terms: &Terms, block: usize, u: f64) -> f64 {
     let block = block as f64;
     let shared = if block < terms.count { block } else { 1.0 };
-    // Equal terms have equal roundings. A rounding is uniform, so its mean square is a third of the square of its largest value.
+    // Equal terms have equal roundings. The factor 1/3 is the variance of a rounding, which is uniform, relative to its largest
+    // square.
     let equal = (terms.multiplicity / 3.0).max(1.0);
     let before = terms.magnitudes.min(LAMBDA * (shared * equal * terms.squares).sqrt());
     3.0 * u * (terms.sum.abs() + before)

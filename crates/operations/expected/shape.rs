@@ -22,8 +22,8 @@ impl Call {
         self.shapes_of(&[])
     }
 
-    /// Same as [`Call::shapes`], but `stated` replaces the described shapes of some tensors, by name. The shape "" allows any
-    /// shape.
+    /// Same as [`Call::shapes`], except for the tensors in `stated`: these pairs of a tensor's name and a shape replace the
+    /// described shapes. The shape "" allows any shape.
     ///
     /// # Errors
     /// Returns an error if the shape of a tensor does not match.
@@ -60,7 +60,7 @@ fn described(doc: &'static str) -> Vec<Vec<&'static str>> {
 }
 
 impl<'a> Shapes<'a> {
-    /// Returns the sizes for which these letters stand in the described shapes.
+    /// Returns the sizes of these letters, which the shapes of the call's tensors have determined.
     ///
     /// # Panics
     /// Panics if no given tensor has one of these letters in its shape.

@@ -42,8 +42,8 @@ pub(super) const SILU_AND_MUL: Operation = Operation {
     rows: Some(Rows {
         inputs: &["x"],
         first_dimension: false,
-        // An exponential errs by 2u per unit of its exponent's magnitude (u is the unit roundoff). The magnitude is at most 88:
-        // for gates below −88, the f32 result is 0.
+        // An exponential errs by 2u per unit of its exponent's magnitude (u is the unit roundoff). Only magnitudes up to 88
+        // count: for gates below −88, the f32 result is 0.
         leaning: |_| 2.0 * 88.0,
     }),
     modules: &["SiluAndMul"],

@@ -69,9 +69,9 @@ impl Terms {
         Self::scaled(terms, u, 1.0)
     }
 
-    /// Computes the statistics of terms that a kernel may scale by an unknown factor: for example, it may sum softmax weights
-    /// before or after it divides them. [`Self::of`] assumes that terms which are multiples of the spacing are added exactly;
-    /// this function does not.
+    /// Computes the statistics of terms for kernels that may scale them by an unknown factor: a kernel may sum softmax weights
+    /// before or after dividing them, for example. Such terms are not exact multiples of the spacing in every kernel. So this
+    /// function, unlike [`Self::of`], does not assume that multiples are added exactly.
     pub fn of_any_scale(terms: impl Iterator<Item = f64> + Clone, u: f64) -> Self {
         Self::scaled(terms, u, std::f64::consts::FRAC_1_SQRT_2)
     }
@@ -119,8 +119,7 @@ impl Terms {
         self.multiplicity = places.multiplicity(self.u, factor * self.size(), pairs, &mut Vec::new());
     }
 
-    /// Returns the root mean square of the partial sums: over all orders of the terms, or in the given order, whichever is
-    /// larger.
+    /// Returns the root mean square of the partial sums: of all orders of the terms, or of the given order if that is larger.
     pub fn size(&self) -> f64 {
         (self.sum * self.sum + self.squares).max(self.partial).sqrt()
     }
@@ -150,8 +149,8 @@ impl Terms {
         self.count * (self.sum * self.sum + self.squares).max(self.partial / 3.0)
     }
 
-    /// Factor by which the error bound exceeds the bound for independent roundings: √(M/6), limited by the worst case, n·u /
-    /// (λ·u·√n).
+    /// Factor by which equal roundings widen the error bound of independent roundings: √(M/6), but at most to the worst case, n·u
+    /// / (λ·u·√n). M is the number of equal roundings, n the number of terms.
     pub fn widening(&self) -> f64 {
         let most = self.count / (LAMBDA * LAMBDA);
         f64::min(self.multiplicity / 6.0, most).max(1.0).sqrt()

@@ -97,8 +97,8 @@ fn chosen(call: &Call, x: &[f64], k: usize) -> Vec<usize> {
     indices
 }
 
-/// Adds a [`Choice`] for each run of equal elements in the output. A kernel may return any index of such an element, but each
-/// index only once. `start` is the position of the row's first index in the output.
+/// Allows any order of tied indices: adds a [`Choice`] for each run of equal elements in the output. A kernel may return any
+/// index of such an element, but each index only once. `start` is the position of the row's first index in the output.
 fn ties(x: &[f64], indices: &[usize], start: usize, choices: &mut Vec<Choice>) {
     let equal = |a: usize, b: usize| x[a] == x[b] || x[a].is_nan() && x[b].is_nan();
     let mut from = 0;

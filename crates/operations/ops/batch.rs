@@ -5,16 +5,16 @@ use std::ops::Range;
 
 use super::{Buffer, Case, Problem};
 
-/// Rows of a problem that do not depend on each other. A row must have the same output bits in any batch and at any position in
-/// it.
+/// Rows of a problem that do not depend on each other. The output bits of a row must be the same in every batch and at every
+/// position in a batch.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// Name of the size that holds the number of rows.
     pub dim: &'static str,
     /// Names of the buffers with a dimension for the rows, each with the index of that dimension. Rows share all other buffers.
     pub buffers: Vec<(&'static str, usize)>,
-    /// Number of rows, if a test can only repeat all rows together; `None` if it can pick single rows. Rows cannot be picked if
-    /// they differ in size, if several rows share a tile, if a row that is picked twice would share its state, or if a result
+    /// Number of rows, if a test can only repeat all rows together; `None` if it can pick single rows. A test cannot pick single
+    /// rows if they differ in size, share a tile, or have a state (which a row that is picked twice would share), or if a result
     /// depends on all rows. The row dimension of a buffer may differ from this number.
     together: Option<usize>,
     /// Names of other sizes of the case that grow in proportion to the number of rows.
@@ -27,15 +27,16 @@ pub struct Batch {
     used: Vec<(&'static str, usize)>,
 }
 
-/// Buffer of indices into another buffer, such as slots of a pool. Each repetition of the rows has its own copy of the other
-/// buffer.
+/// Buffer of indices into another buffer, such as slots of a pool. If a test repeats the rows, each repetition has its own copy
+/// of that other buffer.
 #[derive(Clone, Copy, Debug)]
 struct Naming {
     buffer: &'static str,
-    /// Number of elements that the indices can address. Each repetition adds this number to the indices of the repetition before.
+    /// Number of elements that the indices can address. The indices of a repetition are larger by this number than those of the
+    /// repetition before.
     places: usize,
-    /// Number of final entries that are not repeated: 1 for an array of sequence starts, which ends with the last sequence's end;
-    /// else 0.
+    /// Number of entries at the end that are not repeated: 1 for an array of sequence starts, because its last entry is the end
+    /// of the last sequence; else 0.
     last: usize,
 }
 
@@ -91,7 +92,8 @@ impl Batch {
         self.numbers(buffer, tokens, 1)
     }
 
-    /// Declares that an output has padding after its first `used` bytes. Repeated rows are inserted before the padding.
+    /// Declares that an output has padding after its first `used` bytes. A test that repeats the rows inserts the repetitions
+    /// before the padding.
     #[must_use]
     pub fn used(mut self, output: &'static str, used: usize) -> Self {
         self.used.push((output, used));
@@ -204,8 +206,8 @@ impl Problem {
 
     /// Makes a problem with all rows repeated `times` times, one batch after the other, without checks of the outputs. A buffer
     /// holds the bytes of one repetition, which the caller copies; only index buffers hold all repetitions. Returns `None` if
-    /// rows depend on each other, or if the rows are not the first dimension of a buffer: appended copies of its bytes would then
-    /// not be repeated rows.
+    /// rows depend on each other, or if the rows of a buffer are not its first dimension: copies of all its bytes, one after the
+    /// other, would then not be repeated rows.
     pub fn repeated(&self, case: &Case, times: usize) -> Option<(Case, Self)> {
         let (batch, rows) = (self.batch.as_ref()?, self.rows()?);
         let mut blocks = self.buffers.iter().filter_map(|buffer| batch.rows_in(buffer));
@@ -218,9 +220,9 @@ impl Problem {
         Some((case, problem))
     }
 
-    /// Returns how often a test must repeat the rows: the rows then exceed the largest grid dimension, and each buffer with rows
-    /// exceeds 2³² elements. If the buffers would then need more than [`MOST_REPEATED`] bytes, a buffer only has to exceed 2³¹
-    /// elements and 2³² bytes. A requirement that still needs too much memory is dropped; `None` if all are dropped.
+    /// Returns how often a test must repeat the rows, to exceed the largest grid dimension, and 2³² elements in each buffer with
+    /// rows. If that takes more than [`MOST_REPEATED`] bytes, 2³¹ elements and 2³² bytes suffice for a buffer. A requirement that
+    /// still takes too much memory is dropped; `None` if all are dropped.
     pub fn times_to_large(&self) -> Option<usize> {
         let (batch, rows) = (self.batch.as_ref()?, self.rows()?);
         let of_rows = || self.buffers.iter().filter(|buffer| batch.repeats(buffer).is_some());

@@ -16,11 +16,11 @@ pub struct Blocks {
     pub format: &'static str,
     /// Elements per block.
     pub width: usize,
-    /// Groups of operations whose kernels are timed in this format.
+    /// Groups of operations for which kernels of this format are timed.
     timed: &'static [Timed],
 }
 
-/// Groups of operations on block formats. `Blocks::timed` lists the groups whose kernels are timed in a format.
+/// Groups of operations on block formats. `Blocks::timed` has the groups in which kernels of a format are timed.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Timed {
     Quantize,
@@ -60,8 +60,8 @@ pub const BLOCKS: &[Blocks] = &[
 /// Name of NVFP4 in test cases. Only this block format has a global scale in addition to its block scales.
 pub const NVFP4: &str = "nvfp4";
 
-/// Value of the input `amax`, the stated largest magnitude of the tensor, from which kernels compute NVFP4's global scale. Some
-/// blocks have larger values on purpose.
+/// Value of the input `amax`, from which kernels compute NVFP4's global scale: the largest magnitude of the tensor, as the user
+/// states it. Some blocks have larger values on purpose.
 pub const AMAX: f32 = 3.0;
 
 /// The global scale of a tensor whose stated largest magnitude is [`AMAX`].
@@ -196,8 +196,8 @@ fn random(name: &str, rows: usize, cols: usize, data: &Data) -> Vec<f32> {
     x
 }
 
-/// Returns 7 · 448, or 7 times a number that is an E4M3 code or lies midway between two codes (a tie). The block scale is then 7.
-/// A kernel that multiplies by the rounded 1/7 instead of dividing by 7 moves ties off the midpoint.
+/// Returns 7 · 448 (so that the block scale is 7), or 7 times a number that is an E4M3 code or a tie, midway between two codes. A
+/// kernel that multiplies by the rounded 1/7 instead of dividing by 7 misses the tie.
 pub(super) fn tie_by_seven(i: usize) -> f32 {
     7.0 * if i.is_multiple_of(16) { 448.0 } else { (i % 32) as f32 }
 }

@@ -15,8 +15,8 @@ pub struct Buffer {
     pub dtype: Dtype,
     /// Shape, counted in elements of `dtype`.
     pub shape: Vec<usize>,
-    /// Contents before the run, little-endian; empty for outputs. If `shape` needs more bytes, the buffer holds copies of these
-    /// bytes.
+    /// Contents before the run, little-endian; empty for outputs. If these are fewer bytes than `shape` needs, the buffer holds
+    /// repetitions of them.
     pub bytes: Vec<u8>,
 }
 

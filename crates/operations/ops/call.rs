@@ -51,8 +51,8 @@ pub trait Runner: Send + Sync {
     fn run(&self, call: Call) -> Result<Outputs, String>;
 }
 
-/// Runs operations with kernels if a [`Runner`] supports them, else with the reference. After the first error, the reference
-/// computes everything; so check [`StandIn::failure`] after the model has run.
+/// Computes operations of a model by kernels if the [`Runner`] supports them, else by the reference. After the first error, only
+/// the reference computes: check [`StandIn::failure`] after the model has run.
 pub struct StandIn {
     runner: Box<dyn Runner>,
     dtype: Type,
@@ -170,7 +170,7 @@ impl StandIn {
         let write = || {
             let buffers = vec![
                 Buffer::bf16("x", &[rows, record.dim], x),
-                // Kernels read the next three buffers only if the call's setting `form` is `normed`.
+                // The kernels ignore the next three buffers unless the call's setting `form` is `normed`.
                 Buffer::f32("weight", &[record.dim], &vec![1.0; record.dim]),
                 Buffer::integers("positions", 8, vec![0; rows]),
                 Buffer::f32("cos_sin", &[1, ROPE / 2, 2], &[1.0, 0.0].repeat(ROPE / 2)),

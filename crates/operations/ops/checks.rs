@@ -70,8 +70,8 @@ pub fn guards(bands: &[Band]) -> Measured {
     })
 }
 
-/// Makes one measurement from several counts of wrong bytes. `found` has pairs of a count and a description of the location; `of`
-/// is the number of bytes that were checked.
+/// Makes one measurement of all wrong bytes. `found` has pairs of a number of wrong bytes and a description of their location;
+/// `of` is the number of checked bytes.
 fn counted(
     site: &'static str,
     found: impl Iterator<Item = (usize, String)>,
@@ -142,7 +142,8 @@ fn pairs<'a>(problem: &'a Problem, first: &'a Outputs, second: &'a Outputs) -> i
     })
 }
 
-/// Counts the bytes in which rows differ between a run of the whole problem and a run on another batch that consists of `rows`.
+/// Counts the bytes of rows that change if a kernel runs on another batch. `first` has the outputs of the whole problem,
+/// `batched` those of the batch, which consists of the rows with the indices `rows`.
 pub fn batch(problem: &Problem, rows: &[usize], first: &Outputs, batched: &Outputs) -> Measured {
     let written = first.0.iter().filter_map(|(name, bytes)| {
         let buffer = problem.buffers.iter().find(|buffer| buffer.name == *name)?;

@@ -6,8 +6,8 @@
 //! mod S, with `ape[t mod m]` added to its gate. With overlap, rows have 2 D channels and S = 2 m: an entry pools the first D
 //! channels of the previous window and the last D channels of its own window.
 //!
-//! Kernels also output the three stages of an entry. The expected values of a stage are computed from the kernel's own previous
-//! stage. So a failure shows in the stage that has the fault, and error bounds do not add up over stages.
+//! Kernels also output the three stages of an entry. A test computes the expected values of a stage from the previous stage as
+//! the kernel wrote it. So only the stage with the fault fails, and error bounds do not add up over stages.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -180,7 +180,8 @@ impl Step {
                 // Combine every kind of edge row with every position.
                 step.edge(row, token, (row + row / POSITIONS) % KINDS);
             }
-            // Put NaN into the slots that kernels must not read: slots not written yet, and the slot of the current token.
+            // Put NaN into the ring slots that kernels must not read: slots without a token yet, and the slot that the current
+            // token overwrites.
             for slot in (0..slots).filter(|slot| *slot >= token || *slot == token % slots) {
                 for ring in [&mut step.ring_kv, &mut step.ring_gate] {
                     ring[(row * slots + slot) * width..][..width].fill(f32::NAN);
@@ -209,8 +210,8 @@ impl Step {
     fn edge(&mut self, row: usize, token: usize, kind: usize) {
         let [_, rate, dim, .., slots, width] = self.sizes;
         let (first, count) = pooled(self.sizes, token);
-        // Visit each pooled token. With overlap, a slot has two halves of D channels. Tokens of the current window use the second
-        // half, tokens of the previous window the first.
+        // Visit each pooled token. With overlap, a slot has two halves of D channels: the first is used for tokens of the
+        // previous window, the second for tokens of the current window.
         for number in 0..count.min(token + 1 - first) {
             let other = first + number;
             let half = if other / rate == token / rate { width - dim } else { 0 };
@@ -262,7 +263,7 @@ impl Step {
         [kv, gate]
     }
 
-    /// Computes, from the given rings, the pooled values of all rows that complete a window.
+    /// Computes the pooled values of all rows whose tokens complete a window, from these contents of the rings.
     fn completed(&self, ring_kv: &[f32], ring_gate: &[f32]) -> Result<Completed, String> {
         let sizes @ [_, rate, dim, .., slots, width] = self.sizes;
         let (rows, tokens): (Vec<usize>, Vec<usize>) = self.complete().unzip();
@@ -314,8 +315,8 @@ impl Step {
 const POSITIONS: usize = 15;
 const KINDS: usize = 5;
 
-/// Returns the position of each row's token: tokens of the first windows, first and last tokens of windows, and padding (−1),
-/// as far as the sizes of caches and tables allow. In timed cases every row completes a window.
+/// Returns the position of each row's token. The rows cover tokens of the first windows, first and last tokens of windows, and
+/// padding (−1), if the sizes of the case allow these positions. In timed cases every row completes a window.
 fn tokens(case: &Case, sizes: Sizes) -> Vec<i32> {
     let [rate, windows, positions] = [sizes[1], sizes[4], case.dim("P")].map(|size| size as i32);
     if case.timed {

@@ -34,11 +34,11 @@ pub struct Data<'a> {
     seed: u64,
     sites: &'a Sites<'a>,
     checkpoint: Option<PathBuf>,
-    /// Cache of activations by pattern. Each lookup runs the model, and many cases use the same pattern.
+    /// Cache of activations by pattern: each lookup runs the model, and many cases use the same pattern.
     found: Mutex<BTreeMap<String, Arc<Vec<Rows>>>>,
 }
 
-/// Number of elements drawn from one random stream. With chunks of a fixed size, the numbers do not depend on the number of
+/// Number of elements drawn from one random stream. The size is fixed, so that the numbers do not depend on the number of
 /// threads.
 const CHUNK: usize = 1 << 16;
 

@@ -1,5 +1,5 @@
-//! Handover of states from prefill to decode. Packed sequences go through GDN or KDA; then one more token of each sequence reads
-//! and updates the states that prefill wrote.
+//! Handover of states from prefill to decode. Prefill processes packed sequences by GDN or KDA. Then a decode step processes one
+//! more token of each sequence: it reads and updates the states that prefill wrote.
 //!
 //! Inputs and definitions are the same as in `delta_prefill` (initial states in [K, V], expected final states in [V, K]) and in
 //! `delta_decode`. A variant (kernel implementation) may choose where and in which layout prefill stores the states for decode.
@@ -42,7 +42,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         judge_o("o", &prefill, o, reads),
         next_o.by_rows(next_reads),
         match is_carried(case) {
-            // The decode gate errs by less than [`GATE`] decays of prefill together. So allow the errors of t + GATE decays.
+            // The error of the decode gate is less than the errors of [`GATE`] decays of prefill together. So allow the errors of
+            // t + GATE decays.
             true => judge_carried("state", &shape, next_states, t + GATE),
             false => judge_states("state", &shape, next_states),
         },
@@ -57,8 +58,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-/// Number of prefill decays whose errors together exceed the error of one decode gate. The gate is A · softplus(x) or 5 · σ(A x)
-/// with A ≤ 16, and each of about ten operations errs by at most 2 units of a number up to 16.
+/// Number of prefill decays whose errors together exceed the error of one decode gate. The decode gate is A · softplus(x) or 5 ·
+/// σ(A x) with A ≤ 16. Each of its about ten operations errs by at most 2 units of a number up to 16.
 const GATE: usize = 32;
 
 const WHY_READ: &str = "products in bf16: a root-mean-square error of the state of 1e-2, relative to what this query or \
@@ -91,8 +92,8 @@ fn grid(gate: &'static str, sequences: &'static str) -> Grid<'static, [i64; 3]> 
     )
 }
 
-/// Returns, for every head of every sequence, the mean square of the outputs that a random query would give. Errors are compared
-/// with this number if the actual query gives smaller outputs, because the error of the state may then exceed these outputs.
+/// Returns, for every head of every sequence, the mean square of the outputs that a random query would give. If the actual query
+/// gives smaller outputs, errors are divided by this number instead: the error of the state may then exceed these outputs.
 fn next_reads(step: &Step, states: &[f64], case: &Case) -> Vec<f64> {
     let [heads, keys, values] = case.sizes(["H", "K", "V"]);
     let squares: Vec<f64> = states

@@ -20,8 +20,8 @@ use super::grid::{Grid, element_bytes, named};
 use super::judge::{Judge, UNIT};
 use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
 
-/// Largest allowed root-mean-square error, relative to the expected values. Published kernels with bf16 operands stay within it.
-/// Rounding the operands alone gives 4·10⁻³ to 5·10⁻³ at every length.
+/// Largest allowed root-mean-square error, relative to that of the expected values. Published kernels with bf16 operands do not
+/// exceed it. Rounding the operands alone gives 4·10⁻³ to 5·10⁻³ at every length.
 pub(super) const BAR: f64 = 1e-2;
 
 /// Lengths of sequences: empty, and around multiples of the chunk length 64.
@@ -262,7 +262,7 @@ impl Prefill {
         prefill
     }
 
-    /// Sets β to 0 and the decays near 1, so that a third of a state is left after a thousand tokens. One token in the middle has
+    /// Sets β to 0 and the decays near 1: after a thousand tokens, about a third of a state is left. One token in the middle has
     /// the decay e^-12.
     fn carried(&mut self) {
         self.g.data.iter_mut().for_each(|g| *g *= 2f32.powi(-10));
@@ -324,8 +324,8 @@ impl Prefill {
         ]
     }
 
-    /// Returns three lists: the expected o; for each row `[T, HV]` of o, the mean square that the row would have with a random
-    /// query of L2 norm 1; and the expected final states in the case's layout.
+    /// Returns three lists: the expected o; for each row `[T, HV]` of o, the mean square of its elements if the query were random
+    /// with L2 norm 1; and the expected final states in the case's layout.
     pub fn want(&self, case: &Case) -> Result<[Vec<f64>; 3], String> {
         let [mut q, mut k, v, g, beta] = [&self.q, &self.k, &self.v, &self.g, &self.beta].map(Tensor::cast);
         linear::l2_normalize(&mut q, linear::L2_EPS);
@@ -368,7 +368,8 @@ impl Prefill {
     }
 }
 
-/// Shape of the initial states if `layout` is `in_vk`, or of the final states if it is `out_vk`.
+/// Shape of the states in the layout that the size `layout` of the case states: of the initial states for `in_vk`, of the final
+/// states for `out_vk`.
 pub(super) fn state_shape(case: &Case, layout: &str) -> [usize; 4] {
     let [n, hv, k, v] = case.sizes(["N", "HV", "K", "V"]);
     match case.dim(layout) {

@@ -1,4 +1,4 @@
-//! Dequantization: codes and scales of a block format → numbers `[T, C]`.
+//! Dequantization: decodes the codes and scales of a block format to numbers `[T, C]`.
 
 use super::blocks::{Blocks, STATED, Timed, amax_input, blocks_and_types, check, numbers, rows_of_blocks};
 use super::data::float_bytes;

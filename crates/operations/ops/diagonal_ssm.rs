@@ -58,7 +58,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-/// Turns a draw from N(0, 1) into a decay factor. Inputs decay within about 3, 30 or 300 steps; one factor in eight is negative.
+/// Makes a decay factor a from a draw from N(0, 1). In cycles of three, inputs decay within about 3, 30 or 300 steps; one factor
+/// in eight is negative.
 fn decay(at: usize, normal: f32) -> f32 {
     let forgets = [0.3, 0.03, 0.003][at % 3] * (0.5 + normal.abs().min(2.0) / 2.0);
     if at % 8 == 5 { forgets - 1.0 } else { 1.0 - forgets }
@@ -88,8 +89,9 @@ const WHY: &str = "f32 arithmetic: let m be the sum of the magnitudes of a state
 const LEAST: f64 = 1.0 / (1u128 << 126) as f64 / (1 << 20) as f64;
 
 /// Error bound of y, `[H, S]`. Let m be the sum of the magnitudes of a state's terms: m ← |a| m + |b u|. Every step adds an error
-/// of at most 3 units of m, in the recurrence as well as in a sum with powers of a. These errors decay at the rate of the state.
-/// y adds one unit for each of its N products, and a few units for the product c b and for the powers.
+/// of at most 3 units of m, in the recurrence as well as in a sum with powers of a. These errors decay like the state. The sum y
+/// = Σ_n c_n·x_n has additional errors: one unit for each of its N products, and a few units for the product c b and for the
+/// powers.
 fn bounds(ssm: &DiagonalSsm<f64>, u: &Tensor<f64>) -> Vec<f64> {
     let (heads, steps, states) = (u.rows(), u.cols(), ssm.a.cols());
     let mut bounds = vec![0.0; heads * steps];

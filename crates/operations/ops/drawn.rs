@@ -25,7 +25,7 @@ impl Operation {
         self.cases.expect("only operations with cases are listed")
     }
 
-    /// Keys (named settings) of a case, with their allowed values; the first value is the default.
+    /// Keys (named settings) of a case, each with its allowed values; the first allowed value is the default.
     fn keys(&self) -> Vec<(&'static str, Vec<&'static str>)> {
         let cases = self.drawn();
         let words = self.takes.iter().filter_map(|takes| match takes.kind {
@@ -193,8 +193,8 @@ impl Operation {
     }
 }
 
-/// Returns the check of an output. If several values of a range are admissible (for example with ties), and the program's output
-/// has one of them, this value is the expected one.
+/// Returns the check of an output. Where several values are admissible (for example the indices of ties), the check expects the
+/// value that the program has written if it is one of them.
 fn judge(operation: &Operation, output: Output, dtype: Dtype) -> Result<Judge, String> {
     let why = operation.drawn().why;
     if !crowded(&output).is_empty() {
@@ -220,7 +220,8 @@ fn judge(operation: &Operation, output: Output, dtype: Dtype) -> Result<Judge, S
     })
 }
 
-/// True if the error bound of an element allows finite and infinite values of this type.
+/// True if an element may be finite or infinite in this type: its error bound includes numbers on both sides of the overflow
+/// threshold.
 fn may_overflow(output: &Output, dtype: Dtype) -> bool {
     let most = overflow(dtype);
     let mut elements = output.value.iter().map(|value| value.abs()).zip(&output.error);

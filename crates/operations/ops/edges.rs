@@ -14,8 +14,8 @@ pub(super) enum Edge {
     Last(f32),
 }
 
-/// Changes the rows of `x` to these kinds in turn; after the last kind, the first one follows again. `first` is the column of
-/// [`Edge::One`] in the first row.
+/// Gives the rows of `x` the edge values of these kinds, in cyclic order: row i has kind i modulo the number of kinds. In row 0,
+/// [`Edge::One`] sets column `first`.
 pub(super) fn set(x: &mut [f32], cols: usize, first: usize, kinds: &[Edge]) {
     for (row, (x, kind)) in x.chunks_exact_mut(cols).zip(kinds.iter().cycle()).enumerate() {
         match *kind {

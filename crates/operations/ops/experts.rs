@@ -49,7 +49,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [rows, count, k, dim, inner] = case.sizes(["B", "E", "K", "D", "I"]);
     let dtype = case.float_type("dtype");
     let routed = Routed::new("experts", case, data);
-    // True for each expert that gets a row. Kernels need not read the other experts.
+    // True for each expert that a row uses. Kernels need not read the other experts.
     let used: Vec<bool> = routed.places[..count].iter().map(|places| !places.is_empty()).collect();
     let mut x = data.normal("experts/x", rows * dim);
     if case.inputs == Inputs::Edges {
@@ -118,8 +118,8 @@ fn of_type([dtype, weights, routed]: [&'static str; 3], to: &'static str) -> Vec
         (false, false) => format!("{dtype}.{weights}.{routed}.{to}"),
     };
     let grid = experts_of_rows(prefix, &keys);
-    // D is so large that even a few rows have more than 2³² elements. Many rows are not possible: kernels limit the number of
-    // rows, because they sort rows by expert in one warp.
+    // The test repeats the rows until buffers exceed 2³² elements. D is large, so that the number of rows stays within the limit
+    // of kernels that sort the rows by expert in one warp.
     if to == "one" {
         let grid = grid.each("", &[[3, 5, 1, 7168, 8]], Grid::large);
         return grid.each("", &[[65, 5, 1, 72, 40]], Grid::random).done();
@@ -144,7 +144,8 @@ const WHY: &str = "f32 arithmetic: sums of D products, whose errors the activati
                    products for each expert, all in any order, each rounding by at most 2^-24; then half a step of the type \
                    that is stored";
 
-/// Moves the slots that have an expert to the front of each row, because the reference expects them there.
+/// Returns the experts and weights of each row in the form that the reference expects: slots with an expert first, then those
+/// without.
 fn in_front(routed: &Routed) -> (Choice<Bounded>, Tensor<Bounded>) {
     let Routed {
         k,

@@ -8,9 +8,9 @@
 //!
 //! The order of sums is part of the definition. Tensor cores sum 1024 columns at a time, 16 columns per step, from the first to
 //! the last ([`WGMMA_BF16`]). These sums are added in f32, in ascending order. Then the tensor's scale is multiplied in f32, and
-//! y is rounded once if it is bf16. So the bits do not depend on B. The test requires equal bits instead of a bound because the
-//! rule of `wgmma` is known to the bit, and a bound for 8192 terms would not detect one scale that is treated wrongly because it
-//! is subnormal.
+//! y is rounded once if it is bf16. So the bits do not depend on B. The test requires equal bits, because the rounding of `wgmma`
+//! is known to the bit. An error bound for 8192 terms would be too wide to detect a fault in one block, such as a subnormal scale
+//! that is read as 0.
 
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -63,9 +63,9 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     for (at, scale) in w_scale.iter_mut().enumerate() {
         let (row, of_row) = (at / blocks, at % blocks);
         *scale = match (edges, of_row % 3) {
-            // The rows up to 255 use every scale code, one code per row, so that a NaN does not hide other faults. In the next
-            // tile of 128 rows, MXFP4 scales are 2 and 4: kernels can decode codes with one multiplication only for scales up to
-            // 2.
+            // The rows up to 255 use one scale code each, 256 different codes together, so that a NaN scale does not hide faults
+            // of other codes. In the next tile of 128 rows, MXFP4 scales are 2 and 4. Kernels can decode codes with one
+            // multiplication only if scales are at most 2.
             (true, 0 | 2) if row >= 256 && !nvfp4 => 128 + (row % 2) as u8,
             (true, 0 | 2) => row as u8,
             _ if nvfp4 => 0x28 + *scale % 32,
@@ -131,8 +131,8 @@ const WHY: &str = "weights are exact in bf16, the order of the sums is defined, 
                    (crates/core/accumulator.rs), and f32 and bf16 are rounded to nearest even, so every bit is defined; any NaN \
                    matches any other";
 
-/// Computes y. If `N` is f32, y has the exact bits that the operation defines. If `N` is [`Bounded`](reference::Bounded), y has
-/// the error bound of the kernel's accumulator `sums`.
+/// Computes y as f32 or with error bounds, depending on the type `N`. As f32, y has the exact bits that the operation defines. As
+/// [`Bounded`](reference::Bounded), its error bounds are those of the kernel's accumulator `sums`.
 fn want<N: Summed>(
     sums: Sums,
     x: &[f32],

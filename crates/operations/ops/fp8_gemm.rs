@@ -66,8 +66,8 @@ fn of_type(out: &'static str) -> Vec<Case> {
         [128, 384, 1536],
         // This shape has more tiles than multiprocessors, a partial last tile, and rows of y that are not aligned.
         [3, 4300, 1040],
-        // Four tiles of 32 weights share a scale. Here the number of tiles per multiprocessor is not a multiple of four, so most
-        // multiprocessors begin in the middle of such a group.
+        // Four tiles of 32 weights share a scale. In this shape, most multiprocessors begin in the middle of such a group of
+        // tiles, because the number of tiles per multiprocessor is not a multiple of four.
         [2, 9600, 160],
         // In both shapes, K needs more stages than the pipeline's ring buffer has. The second shape also has a partial last
         // block.
@@ -101,8 +101,8 @@ pub fn product(x: Coded, w: Coded, n: usize) -> Vec<f32> {
     want(Sums::Defined, [x.0, w.0], [x.1, w.1], [x.0.len() / k, n, k])
 }
 
-/// Computes y. If `N` is f32, y has the exact bits that the operation defines. If `N` is [`Bounded`](reference::Bounded), y has
-/// the error bound of the kernel's accumulator `sums`.
+/// Computes y as f32 or with error bounds, depending on the type `N`. As f32, y has the exact bits that the operation defines. As
+/// [`Bounded`](reference::Bounded), its error bounds are those of the kernel's accumulator `sums`.
 fn want<N: Summed>(sums: Sums, [x, w]: [&[u8]; 2], [x_scale, w_scale]: [&[f32]; 2], [_, n, k]: [usize; 3]) -> Vec<N> {
     let (x, w) = (e4m3_factors(x), e4m3_factors(w));
     let blocks = k.div_ceil(BLOCK);

@@ -10,8 +10,8 @@ use ulplab_core::error::Result;
 
 /// Size in bytes of the guard band before and after every buffer: a multiple of any alignment that a kernel may assume.
 pub const GUARD: usize = 4096;
-/// Byte that fills outputs and scratch before the first run, and byte for the second run. Read as floats, both patterns are
-/// neither zero nor NaN.
+/// The bytes that fill outputs and scratch: one before the first run, the other before the second run. A float that consists of
+/// either byte is neither zero nor NaN.
 const POISONS: [u8; 2] = [POISON_BYTE, 0x5a];
 
 /// A kernel whose buffers are allocated on a device.
@@ -30,9 +30,9 @@ pub trait Guarded {
     /// Runs the kernel on a batch of these rows of the problem. `None` if the kernel does not support such a batch.
     fn on_rows(&self, rows: &[usize]) -> Result<Option<Outputs>>;
 
-    /// Runs the kernel with all rows repeated `times` times, or fewer times if the kernel or the memory for scratch requires it.
-    /// Returns the differences from `outputs`, the outputs of the problem itself; `None` if the kernel does not support such a
-    /// batch.
+    /// Runs the kernel with all rows repeated `times` times, or fewer times if the kernel does not support so many rows or memory
+    /// is too small. Returns the differences from `outputs`, the outputs of the problem without repetition; `None` if the kernel
+    /// does not support such a batch.
     fn repeated(&self, times: usize, outputs: &Outputs) -> Result<Option<Repeated>>;
 
     /// Reads the guard bands of [`GUARD`] bytes before and after every buffer, including inputs and scratch.
@@ -62,9 +62,9 @@ const MOST_CHECKED: usize = 256 << 20;
 /// Numbers of rows of the batches that [`batches`] tries.
 const BATCHES: [usize; 7] = [1, 2, 7, 8, 33, 64, 128];
 
-/// Runs a kernel, and checks guard bands and inputs. A deterministic kernel runs again with another poison byte and is replayed
-/// as a graph; both runs must give the same outputs. If rows are independent, the kernel also runs on other batches: every row
-/// must have the same outputs at any position in a batch.
+/// Runs a kernel, and checks guard bands and inputs. A deterministic kernel runs again with another poison byte, and must give
+/// the same outputs. If the problem is small, it is also replayed as a graph and, if rows are independent, runs on other batches:
+/// a row must have the same outputs at any position in a batch.
 pub fn check(kernel: &impl Guarded, deterministic: bool) -> Result<Checked> {
     let first = outputs(kernel)?;
     let problem = kernel.problem();

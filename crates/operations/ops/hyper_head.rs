@@ -37,7 +37,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     }
     round_to(dtype, &mut x);
     let projection = data.around("hyper_head/fn", STREAMS * wide, 0.0, (wide as f32).sqrt().recip());
-    // In edge cases the base is about −14. The sigmoid of a logit is then about as small as the ε that is added to it.
+    // In edge cases the base is about −14, so that the sigmoid of a logit is about as small as the ε that is added to the
+    // sigmoid.
     let mean = if case.inputs == Inputs::Edges { -14.0 } else { 0.0 };
     let (base, scale) = (data.around("hyper_head/base", STREAMS, mean, 0.5), [1.2]);
     let weight = data.around("hyper_head/weight", dim, 1.0, 0.1);

@@ -27,8 +27,7 @@ use ulplab_core::formats::{E4M3, KvRecord, PAGE, codec};
 
 /// Number of channels of a key.
 const CHANNELS: usize = 128;
-/// Number of different pages in timed cases. All other pages are copies of these, so that the CPU computes few reference
-/// scores.
+/// Number of different pages in timed cases. The other pages are copies of these pages, which saves reference scores on the CPU.
 const TIMED_PAGES: usize = 64;
 
 pub(super) const INDEX_RECORDS: KernelOp = KernelOp {
@@ -178,7 +177,7 @@ fn query(case: &Case, data: &Data) -> Result<(Vec<u8>, Dtype, Vec<Factor>), Stri
             4 if edges => values.iter_mut().for_each(|x| *x *= 2f32.powi(-127)),
             5 if edges => values.fill(0.0),
             6 if edges => values[3] = f32::INFINITY,
-            // Make the query of this row large, so that its products with keys of the smallest scale have ordinary magnitudes.
+            // In this row, make query values large: products with keys of the smallest scale then have ordinary magnitudes.
             0 if edges && row > 0 => values.iter_mut().for_each(|x| *x *= 2f32.powi(100)),
             kind if kind % 2 == 0 => values.copy_from_slice(&quantized[row * of_row..][..of_row]),
             _ => {}
@@ -228,8 +227,8 @@ fn contents(case: &Case, record: &KvRecord, data: &Data, pages: usize) -> Result
             };
             contents[scales].copy_from_slice(&least);
         } else if slot % 16 == 12 && !of_fp8 {
-            // Use a NaN scale, and nonzero codes of one sign only. With both signs, a kernel that decodes the scale as infinity
-            // would also get NaN, from infinities of both signs.
+            // Use a NaN scale, and nonzero codes of one sign. If a kernel decodes the scale as infinity, its sum is then infinite
+            // instead of NaN, and it fails; with codes of both signs, infinities of both signs would also give NaN.
             contents[codes].iter_mut().for_each(|codes| *codes |= 0x11);
             contents[scales][0] = 255;
         }
@@ -257,7 +256,7 @@ struct Scoring<'a> {
     sizes: [usize; 3],
     /// Number of entries that each row may read.
     counts: Vec<usize>,
-    /// Number of different pages, and true if all other pages are copies of them.
+    /// Number of different pages; the flag is true if every other page is a copy of one of them.
     distinct: (usize, bool),
     /// Keys as factors, the scale of each key, and the rounding rule of the tensor cores.
     keys: (Vec<Factor>, Vec<f32>, &'static Accumulator),
@@ -273,7 +272,7 @@ impl Scoring<'_> {
         let ([rows, _, n], (distinct, repeats)) = (self.sizes, self.distinct);
         let width = n.div_ceil(PAGE);
         let repeated = distinct.min(width);
-        // Scores of each row for each of the different pages; empty if pages do not repeat.
+        // If pages repeat, the scores of each row for each different page; else empty.
         let found: Vec<Vec<N>> = match repeats {
             true => (0..rows * repeated)
                 .into_par_iter()
@@ -292,8 +291,8 @@ impl Scoring<'_> {
         want
     }
 
-    /// Returns the scores of a query row against the keys of one page: only the keys that the row may read, or all keys if pages
-    /// repeat.
+    /// Returns the scores of a query row for the keys of one page: for the keys that the row may read or, if pages repeat, for
+    /// all keys.
     fn scores<N: Summed>(&self, row: usize, page: usize) -> Vec<N> {
         let ([_, heads, n], (distinct, repeats)) = (self.sizes, self.distinct);
         let seen = match repeats {

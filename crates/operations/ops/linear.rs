@@ -28,7 +28,8 @@ fn cases() -> Vec<Case> {
             false => (0, format!("{dtype}.{weights}.{out}")),
         };
         let large = [
-            // In this shape, K is small and N is large, so that repeated rows make y large and the columns of y fill a grid.
+            // In this shape, K is small and N is large: repeated rows make y large, and the columns of y alone need many thread
+            // blocks.
             [3, 1, 5000, 24],
             // In this shape, rows of x are wider than rows of y, so that x becomes large. Many CTAs read the same row of x.
             [3, 33, 4, 72],

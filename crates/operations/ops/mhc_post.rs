@@ -48,7 +48,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         let [large, small] = [100, -120].map(|power| One(2f32.powi(power)));
         let kinds = [Random, Zeros, large, small, One(f32::INFINITY), One(f32::NAN)];
         edges::set(&mut x, STREAMS * dim, 0, &kinds);
-        // Put edge values into other channels of y than of x: an infinity or NaN of x in the same channel would hide a fault.
+        // Use other channels of y than of x for edge values: an infinity or NaN of x in the same channel would hide a wrong
+        // treatment of y.
         edges::set(&mut y, dim, 5, &kinds);
     }
     round_to(dtype, &mut x);

@@ -22,7 +22,7 @@ use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
 const WIDTH: usize = 2 * STREAMS + STREAMS * STREAMS;
 const ITERATIONS: usize = 20;
 const EPS: f32 = 1e-6;
-/// The ε of cases with [`FEW`] tokens. It is so large that a kernel that omits it in any Sinkhorn normalization fails.
+/// The ε of cases with [`FEW`] tokens. It is large, so that a kernel fails if it omits ε in any of the Sinkhorn normalizations.
 const LARGE_EPS: f32 = 1e-3;
 /// Numbers of tokens of the cases with [`LARGE_EPS`]. Each variant supports at least one of these numbers.
 const FEW: [usize; 4] = [3, 7, 37, 201];
@@ -157,9 +157,9 @@ struct Site {
 }
 
 impl Site {
-    /// Gives the first three streams the same weight, so that the streams of an edge token cancel. A kernel that computes the
-    /// square of the mixture from products of streams then gets 0 or less. Also moves rows of comb logits so far from 0 that
-    /// exponentials overflow or become 0.
+    /// Gives the first three streams the same weight, so that the streams of an edge token cancel; a kernel that computes the
+    /// square of the mixture from products of streams then gets 0 or less. Also moves rows of comb logits far from 0: their
+    /// exponentials overflow or become 0 unless the maximum is subtracted.
     fn edges(&mut self) {
         let row = self.projection.len() / WIDTH;
         for stream in 1..3 {
@@ -225,11 +225,11 @@ const WHY_POST: &str = "the slope of a sigmoid, at most 1/4, times the error of 
 const WHY_COMB: &str = "each logit is moved by its error bound, one at a time, and the resulting changes after 20 Sinkhorn \
                         iterations are added up";
 
-/// Error bound of a sum of products, relative to the sum of their magnitudes. The bound assumes 256 additions in sequence. Each
-/// errs by up to two units, because tensor cores truncate instead of rounding.
+/// Error bound of a sum of products, relative to the sum of their magnitudes, for 256 additions in sequence. Tensor cores
+/// truncate instead of rounding, so each addition errs by up to two units.
 const SUM: f64 = 256.0 * 2.0 * UNIT;
-/// Likely error of a sum of products ([`reference::bounded`]), relative to the root mean square of all partial sums in all orders
-/// of the terms.
+/// Likely error of a sum of products ([`reference::bounded`]). It is relative to the root mean square of the partial sums over
+/// all orders of the terms.
 const LIKELY: f64 = LAMBDA * 16.0 * 2.0 * UNIT;
 
 impl Site {
@@ -281,8 +281,8 @@ impl Site {
             each.sum::<f64>()
         });
         let errors: Vec<f64> = errors.collect();
-        // Kernels may compute the mean square of the mixture from products of streams. Its error is then relative to the square
-        // of the sum of the streams' Euclidean lengths.
+        // Kernels may compute the mean square of the mixture from products of streams. The error is then relative to (Σ of the
+        // streams' Euclidean lengths)².
         let squares = mixed.iter().map(|u| u * u).sum::<f64>() + dim as f64 * eps;
         let drift = mixed.iter().zip(&errors).map(|(u, error)| u.abs() * error).sum::<f64>();
         let lengths: f64 = x.chunks_exact(dim).map(length_of).sum();

@@ -126,8 +126,8 @@ pub trait Op: Sync {
         Ok(())
     }
 
-    /// True if the operation defines its sums of products bit for bit. A kernel that declares another accumulator ([`sums`]) then
-    /// only has to meet error bounds.
+    /// True if the operation defines its sums of products to the bit, and outputs must have these bits. For a kernel that
+    /// declares another accumulator ([`sums`]), error bounds are checked instead.
     fn defines_sums(&self) -> bool {
         false
     }
@@ -186,8 +186,7 @@ impl Op for KernelOp {
     }
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        // All cases of an operation set the same sizes and keys (named settings), so the first case shows which of them `case`
-        // must set.
+        // All cases of an operation set the same sizes and keys (named settings). So compare `case` with the first of them.
         let cases = (self.cases)();
         let known = cases.first().ok_or("the operation has no cases")?;
         let mut sizes = known.dims.iter().filter(|(name, _)| case.size(name).is_none());
@@ -339,8 +338,8 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Creates a problem without scalars and matrix products. Adds buffers for checked outputs that are not in `buffers`. Every
-    /// buffer counts once as memory traffic, except `amax`, whose four bytes some formats do not read.
+    /// Creates a problem without scalars and matrix products. Adds an output buffer for each check whose output is not in
+    /// `buffers`. As memory traffic, every buffer counts once, except `amax`: some formats do not read its four bytes.
     pub fn new(mut buffers: Vec<Buffer>, judges: Vec<Judge>) -> Self {
         for judge in judges.iter().filter(|judge| !matches!(judge.rule, Rule::Parts(_))) {
             if buffers.iter().all(|buffer| buffer.name != judge.output) {

@@ -88,7 +88,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         let numbers = || combined(sums, &experts, &matrices, &hidden, of_y);
         let judges = sums.judges(("y", out, of_y), &defined, numbers, WHY);
         let judges = judges.unwrap_or_else(|why| {
-            // No correct kernel writes hidden values that make sums overflow. So expect NaN, which makes every y count as wrong.
+            // The check of y fails to be made if hidden values make sums overflow, which no correct kernel writes. Expect NaN:
+            // every y then counts as wrong.
             let nan = vec![f64::NAN; rows * dim];
             vec![Judge::within("y", out, &of_y, nan, |_, _| 0.0, why)]
         });
@@ -132,7 +133,8 @@ fn of_type(format: &'static str, out: &'static str, to: &'static str) -> Vec<Cas
     let timed = [[1, 8], [8, 64], [64, 64]].map(|[b, experts]| [b, experts, 6, 4096, 2048]);
     let timed = &timed[..if format == "mxfp4" { 3 } else { 2 }];
     grid.each("", &[[1, 4, 2, 64, 32]], Grid::random)
-        // D is so large that even a few rows have more than 2³² elements, and B stays within the kernels' limit.
+        // The test repeats the rows until buffers exceed 2³² elements. D is large, so that B then stays within the kernels'
+        // limit.
         .each("", &[[3, 4, 2, 7168, 32]], Grid::large)
         .each("", &[[7, 4, 2, 64, 96], [9, 7, 3, 96, 160]], Grid::random)
         .each("", &[[8, 5, 1, 32, 1120]], Grid::random)
@@ -182,9 +184,9 @@ impl Matrices {
             scales: vec![0xff; count * rows * blocks],
             tensor: vec![f32::NAN; count * halves],
         };
-        // Choose scales so that gates have a standard deviation of about 6: one gate in ten then exceeds the clamp limit. Codes
-        // have a deviation of about 3. The scales multiply this deviation by 2^-5.5 for 4096 columns (MXFP4), or by about 1.2
-        // (NVFP4).
+        // Choose scales so that gates have a standard deviation of about 6, and one gate in ten exceeds the clamp limit. Codes
+        // have a standard deviation of about 3; scales multiply it by about 2^-5.5 (MXFP4, 4096 columns) or 1.2 (NVFP4, before
+        // the scale of the tensor).
         let least = (124.0 - (cols as f32).log2() / 2.0).round() as u8;
         let used = routed
             .places
@@ -301,8 +303,8 @@ fn hidden<N: Summed, T: Clone + Default>(
     all
 }
 
-/// Returns the hidden value for the products of gate and up, and the bound of its f32 error before rounding to bfloat16. The
-/// bound includes the error of [`swiglu`](super::swiglu) and of the product with the weight.
+/// Returns a hidden value, computed from the products of gate and up, and the bound of its f32 error before rounding to bfloat16.
+/// The bound includes the error of [`swiglu`](super::swiglu) and of the product with the router's weight.
 pub fn between(products: [f64; 2], weight: f64, limit: f64) -> (f64, f64) {
     let (y, lost) = activated(products, limit);
     let y = y * weight;

@@ -12,7 +12,7 @@ pub const MOST_ELEMENTS: usize = 1 << 32;
 /// Parameters that a user's case must or may set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Parameters {
-    /// Names of sizes. The case sets each size, or the shapes of its tensors determine the size.
+    /// Names of sizes. A case sets the value of a size, or its tensors' shapes determine the value.
     pub sizes: Vec<String>,
     /// Names of keys (settings such as `dtype`), each with its allowed values.
     pub keys: Vec<(String, Vec<String>)>,

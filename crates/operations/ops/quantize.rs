@@ -56,7 +56,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
 
 const WHY: &str = "the format defines every code and scale to the bit (docs/formats.md)";
 
-/// Makes cases. If `find` is 1, kernels find the largest magnitude of the tensor themselves; else they read it from an input.
+/// Makes cases of one format and type. If `find` is 1, kernels compute the largest magnitude of the tensor; else they read it
+/// from the input `amax`.
 fn of_type(blocks: &Blocks, dtype: &str, find: i64) -> Vec<Case> {
     let (edges, level) = if find == 1 { ("finite", ".find") } else { ("all", "") };
     let keys = [("format", blocks.key), ("dtype", dtype), ("edges", edges)];

@@ -93,7 +93,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         batch = match (part.own, part.listed) {
             (true, _) => batch.along(0, &[name]),
             (false, true) => batch.pool(slots, name, part.pool),
-            // The batch does not change the pool: all rows read the same slots of one shared pool.
+            // All rows read the same slots of one shared pool: repeated rows need no other pool.
             (false, false) => batch,
         };
     }
@@ -183,7 +183,7 @@ fn of_type(record: &'static KvRecord) -> Vec<Case> {
     [bf16.done(), f32.done()].concat()
 }
 
-/// One part of the keys of all rows: the window or the entries.
+/// One of the two parts of the keys: the window or the entries, for all rows.
 struct Part {
     places: usize,
     /// True if each row has its own pages.
@@ -208,7 +208,7 @@ impl Part {
     ) -> Result<Self, String> {
         let (rows_of_batch, window) = (case.dim("B"), name == "window");
         let (own, listed) = (case.dim(own) > 0, case.dim(listed) > 0);
-        // Two rows use the same slots if the difference of their indices is a multiple of 64.
+        // Rows whose indices differ by a multiple of 64 read the same slots.
         let pools = if own { rows_of_batch } else { 1 };
         let shared = if own { 1 } else { rows_of_batch.min(64) };
         let pool = (places * if listed { shared } else { 1 }).div_ceil(PAGE) * PAGE;
@@ -221,8 +221,8 @@ impl Part {
         let codec = codec(record.name)?;
         let mut bytes = codec.encode(&values, CHANNELS).part("pages").to_vec();
         let counts = match window {
-            // Number of window slots that a row reads, by row: all, one, half, none (a padding row), all, all but one. The second
-            // list is for the entries.
+            // Number of window slots that a row reads, in cycles of six rows: all, one, half, none (a padding row), all, all but
+            // one. The second list is for the entries.
             true => [places, 1, places.div_ceil(2), 0, places, places.saturating_sub(1)],
             false => [places, 0, 1, 0, places / 2, places.saturating_sub(1)],
         };
@@ -264,8 +264,8 @@ impl Part {
         for slot in nan.chain(edge(4)) {
             rows(record, slot).for_each(|place| bytes[place].fill(0xff));
         }
-        // In row 2 of every seven rows (whose query is zero), set a scale of a key to 2^8: the scale overflows if a kernel first
-        // multiplies it by 2^120. In row 5 of every seven rows, put a NaN into the second half of a key only.
+        // In cycles of seven rows: for row 2, whose query is zero, set a scale of a key to 2^8, so that the scale overflows if a
+        // kernel multiplies it by 2^120 first; for row 5, put a NaN into the second half of a key only.
         edge(2)
             .into_iter()
             .for_each(|slot| large_scale(record, slot, &mut bytes));
@@ -331,8 +331,8 @@ pub struct Head {
     pub want: Vec<f64>,
     /// Error bounds, one per channel.
     pub bounds: Vec<f64>,
-    /// Σ (p·k)² over keys and channels, with the softmax probability p of a key, whose vector k is also its value. If a kernel rounds p
-    /// before the product with the values, the mean square error grows with this sum.
+    /// Σ (p·k)² over keys and channels: p is the softmax probability of a key, and k is its vector, which is also the value. The
+    /// mean square error grows with this sum if a kernel rounds p before it multiplies p by the value.
     energy: f64,
 }
 
@@ -380,8 +380,8 @@ pub fn attend(q: &[f32], keys: &[&[f32]], (sink, scale): (f32, f32), dtype: Dtyp
         }
     }
     for ((bound, want), size) in head.bounds.iter_mut().zip(&head.want).zip(&sizes) {
-        // With any weights, a weighted mean of the keys lies between their extremes, so the error is at most twice the largest
-        // magnitude.
+        // The output and its expected value are weighted means of the keys, so both lie between the keys' extremes: they differ
+        // by at most twice the largest magnitude.
         let before = bound.min(2.0 * size);
         *bound = match dtype {
             Dtype::BF16 => bf16_error(*want, before),

@@ -64,7 +64,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         slots.buffer(case),
         Buffer::in_place("pages", Dtype::U8, &page_shape, before.clone()),
     ];
-    // No two tokens may share a slot. So a test cannot pick single rows, because it may pick a row twice.
+    // No two tokens may share a slot. A test that picks single rows could pick a row twice, so rows can only be repeated
+    // together.
     let batch = Batch::new("T", &["x", "positions", "slots"]).together(slots.of.len(), &[]);
     let batch = batch.pool("slots", "pages", slots.pages * PAGE);
     let judge = if normed {
@@ -139,9 +140,8 @@ fn cos_sin(tokens: usize) -> Vec<f32> {
 /// Midpoint and half-width of an interval of values.
 type Range = [f64; 2];
 
-/// For each channel, returns the interval of bf16 values that a kernel of the `normed` form may compute before quantization. Norm
-/// and rotation are computed in f64; the error bound of f32 arithmetic is added and subtracted. `positions` are the positions of
-/// the tokens.
+/// For each channel, returns the interval of bf16 values that a kernel of the `normed` form may compute before quantization: norm
+/// and rotation, computed in f64, plus and minus the error bound of f32 arithmetic. `positions` are the positions of the tokens.
 fn ranges(x: &[f32], weight: &[f32], positions: &[usize], cos_sin: &[f32]) -> Vec<Range> {
     let dim = weight.len();
     let mut ranges = vec![Range::default(); x.len()];
@@ -176,7 +176,7 @@ fn around(y: f64, bound: f64) -> Range {
     // Add an absolute error, because subnormal f32 numbers have no relative error bound.
     let bound = bound + 2f64.powi(-146);
     let [low, high] = [y - bound, y + bound].map(|x| bf16::from_f32(x as f32).to_f64());
-    // Widen the interval of zero a little, so that a zero of either sign is inside.
+    // If the interval is zero alone, widen it a little, so that zeros of both signs are inside.
     let zero = if low == 0.0 && high == 0.0 {
         2f64.powi(-150)
     } else {

@@ -1,9 +1,9 @@
 //! Rotary position embedding (RoPE) and its inverse: rotates interleaved pairs of the last R channels of every head, in place.
 //!
 //! Pair i consists of the channels (D−R+2i, D−R+2i+1). The cosines and sines of every token are inputs, so any positions can be
-//! tested. The arithmetic is f32: two products and their sum, rounded again if the result is stored as bf16. One of the two
-//! products may be fused with the sum (FMA), as compilers do by default. So each output has up to three admissible values, and
-//! must equal one of them bit for bit.
+//! tested. The arithmetic is f32: two products and their sum, rounded again if the result is stored as bf16. A compiler may fuse
+//! either product with the sum (FMA), and does so by default. So each output has up to three admissible values (no FMA, or one of
+//! two), and must equal one of them bit for bit.
 
 use half::bf16;
 use rayon::prelude::*;
@@ -124,8 +124,8 @@ fn tables(t: usize, r: usize) -> (Vec<f32>, Vec<f32>) {
     angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip()
 }
 
-/// Tables with edge factors: 1 and 0, which leave numbers unchanged; factors whose products with numbers of few bits are ties of
-/// bf16 (midway between two bf16 numbers); and subnormal factors.
+/// Tables with edge values of cosine and sine: 1 and 0, which leave numbers unchanged; factors whose products with numbers of few
+/// bits are midway between two bf16 numbers (ties); and subnormal factors.
 fn edge_tables(len: usize) -> (Vec<f32>, Vec<f32>) {
     let tie = 1.0 + 2_f32.powi(-8);
     let some = [

@@ -5,8 +5,8 @@
 //! / (Σ σ over the selected + 1e-20), without the bias. See [`sqrt_softplus`], [`select`] and [`weights`]. A row whose token is
 //! −1 is padding: its experts are −1 and its weights 0.
 //!
-//! Scores that differ by less than their errors may be ordered either way. So the experts that the kernel chose are checked
-//! first. An expert is admissible in a slot if no remaining expert has a score that is larger by more than the sum of both
+//! Scores that differ by less than their errors may be ordered either way. So the test first checks the experts that the kernel
+//! chose. An expert is admissible in a slot if no remaining expert has a score that is larger by more than the sum of both
 //! errors. Experts with equal logits and equal biases tie and must be in the order of their indices. NaN is the largest score; if
 //! an expert with the score NaN is selected, all weights of the row are NaN. Then the weights are checked for the experts that
 //! the kernel chose.
@@ -216,8 +216,8 @@ impl Routed {
         Judge::bounded("weights", Dtype::F32, &want.shape, &want.data, WHY_WEIGHTS)
     }
 
-    /// Writes the expected experts of a row to `admitted`. In each slot, this is the kernel's expert if rounding errors allow
-    /// it there, else the best of the remaining experts.
+    /// Writes the expected experts of a row to `admitted`: in each slot, the kernel's expert if rounding errors allow this expert
+    /// in the slot, else the best of the experts that earlier slots have left.
     fn admit(&self, row: usize, chosen: &[i32], admitted: &mut [i32]) {
         let mut left = vec![true; self.experts];
         for (admitted, &expert) in admitted.iter_mut().zip(chosen) {
@@ -269,8 +269,8 @@ fn table([tokens, experts, k]: [usize; 3], edges: bool, data: &Data) -> Vec<u32>
     table
 }
 
-/// Sets edge logits by row: scores that differ by less than their errors; σ of 0; equal logits; numbers near and far from the
-/// threshold of softplus; NaN; logits whose e^x is subnormal; −∞.
+/// Sets edge logits, of one kind per row: scores that differ by less than their errors; σ of 0; equal logits; numbers near and
+/// far from the threshold of softplus; NaN; logits x whose e^x is subnormal; −∞.
 fn edge((row, logits): (usize, &mut [f32])) {
     let large = [100.0, 25.0, 1e30, 20.0, 20.000_002, -3.0, 89.0];
     let experts = logits.len();

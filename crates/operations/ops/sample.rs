@@ -40,8 +40,8 @@ fn cases() -> Vec<Case> {
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [rows, vocabulary] = case.sizes(["B", "V"]);
-    // Neighbouring rows have different temperatures and positions. Every fifth row is padding; nearly a third of the rows is
-    // greedy (temperature 0). At a temperature near 0, noise decides only between equal logits.
+    // Neighbouring rows have different temperatures and positions. Every fifth row is padding. Nearly a third of the rows is
+    // greedy (temperature 0); in one row of eight, the temperature is so near 0 that noise decides only between equal logits.
     let temperature = |row: usize| if row % 8 == 5 { 1e-6 } else { [0.0, 0.7, 1.3][row % 3] };
     // Use large sequence numbers: in the case with 66,000 rows, they reach nearly 2^31.
     let sequence: Vec<i32> = (0..rows).map(|row| row as i32 / 2 * 60_001).collect();
@@ -149,9 +149,9 @@ impl Rows {
         }
     }
 
-    /// In every eighth row whose token is drawn, sets all logits except two to −∞. The first token has the largest noise, so
-    /// its uniform number u is near 1. If a kernel computes u too small by 2^-24, this noise is too small. The second token's
-    /// score is lower than the first one's by half of the difference, so such a kernel chooses the second token and fails.
+    /// Tests noise near its maximum, in every eighth row that draws its token: only two tokens have finite logits. The first has
+    /// the largest noise, so its uniform number u is near 1. A kernel that computes u too small by 2^-24 gets too little noise.
+    /// The second token's score is lower by half of this loss: such a kernel chooses the second token, and fails.
     fn nearly_second(&mut self) {
         let vocabulary = self.logits.len() / self.position.len();
         let drawn = |row: &usize| row % 8 == 7 && self.position[*row] >= 0 && self.temperature[*row] > 0.0;
@@ -159,8 +159,7 @@ impl Rows {
             let noise: Vec<f64> = (0..vocabulary).map(|token| self.draw(row).noise(token)).collect();
             let first = best(&noise) as usize;
             let second = (first + vocabulary / 2) % vocabulary;
-            // For u near 1, the noise is nearly −ln(1 − u). So a u that is smaller by 2^-24 makes the noise smaller by about this
-            // number.
+            // Loss of noise if u is too small by 2^-24: for u near 1, the noise is nearly −ln(1 − u).
             let lost = 0.5 / f64::from(1 << 23) * noise[first].exp();
             let logits = &mut self.logits[row * vocabulary..][..vocabulary];
             logits.fill(f32::NEG_INFINITY);

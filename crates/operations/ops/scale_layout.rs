@@ -46,7 +46,7 @@ fn cases() -> Vec<Case> {
         ];
         cases.extend(shapes.map(|(shape, ends)| case(groups, shape, ends, false)));
     }
-    // Repeated rows give the same tiles again only if there is one group, and if it consists of whole tiles.
+    // Only in these cases, repeated rows give the same tiles again: they have one group, which consists of whole tiles.
     let large = ["plain.384x256.one", "m.8064x512.one", "k.384x256.one"];
     cases
         .iter_mut()
@@ -73,8 +73,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
 }
 
 /// Describes how a test can repeat rows; `None` if the rows do not fill whole tiles of every group. A repetition of the rows
-/// appends the same tiles, before the padding. A group of columns stores its tiles of all rows together, so only one group of
-/// columns is allowed.
+/// appends the same tiles, before the padding. The tiles of a group of columns are stored together for all rows. So repeated rows
+/// are appended tiles only if there is one such group.
 fn batch(groups: &str, [h, w]: [usize; 2], ends: &[usize]) -> Option<Batch> {
     let whole = |rows: &usize| rows.is_multiple_of(128);
     let fits = match groups {

@@ -59,7 +59,7 @@ impl Slots {
         Buffer::integers("slots", case.dim("slot_bytes"), self.of.iter().copied())
     }
 
-    /// Copies tokens from `dense`, where they are in consecutive slots, to their own slots in `pages`.
+    /// Copies tokens from the buffer `dense`, which has them in consecutive slots, to their own slots in `pages`.
     pub fn scatter(&self, record: &KvRecord, dense: &[u8], pages: &mut [u8]) {
         for (token, slot) in self.taken() {
             for (from, to) in rows(record, token).zip(rows(record, slot)) {

@@ -107,8 +107,8 @@ impl Rows {
         let sizes @ [b, h, d, window, n, k] = case.sizes(["B", "H", "D", "Wn", "N", "K"]);
         let dtype = case.float_type("dtype");
         let drawn = |name: &str, len: usize| data.normal(&format!("sparse_attention/{name}"), len);
-        // Positions by row: the window just full, one key, a ring that has wrapped several times, padding, half a window, a
-        // ring that has just wrapped.
+        // Positions in cycles of six rows. Their windows are: just full; one key; a ring that has wrapped several times; padding
+        // (no key); half full; a ring that has just wrapped.
         let full = window as i32;
         let positions = [full - 1, 0, 5 * full + 1, -1, full / 2, full];
         let position: Vec<i32> = match b {
@@ -162,8 +162,8 @@ impl Rows {
         }
     }
 
-    /// Returns the vectors that a row reads, in order. Each is a pair: 0 for the window or 1 for entries, and the index of the
-    /// vector among the vectors of all rows.
+    /// Returns the vectors that a row reads, in order. A vector is a pair: 0 for the window or 1 for the entries, and its index
+    /// among the window vectors or entries of all rows.
     fn keys(&self, row: usize) -> Vec<(usize, usize)> {
         let [_, _, _, window, n, k] = self.sizes;
         let Ok(position) = usize::try_from(self.position[row]) else {

@@ -142,7 +142,7 @@ impl Matrices {
     }
 
     /// Creates input buffers of codes and scales; `lead` has the dimensions before the columns. If the storage has no scales, the
-    /// second buffer holds `lead[0]` unused numbers.
+    /// second buffer holds `lead[0]` numbers that kernels do not use.
     pub fn buffers(&self, [codes, scales]: [&'static str; 2], lead: &[usize]) -> Result<[Buffer; 2], String> {
         let shape = |cols: usize| [lead, &[cols]].concat();
         Ok(match self.storage {

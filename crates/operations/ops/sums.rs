@@ -54,7 +54,8 @@ impl Sums {
     }
 
     /// Creates the checks of an output `[rows, cols]`. For [`Sums::Defined`], the bits must equal `want`. For another
-    /// accumulator, the numbers must be within the error bounds of `numbers`, and unequal bits are only counted.
+    /// accumulator, the output must be within the error bounds of `numbers`; elements with other bits than `want` are counted,
+    /// but do not fail.
     ///
     /// # Errors
     /// Returns an error if the error bounds do not decide whether a sum overflows, or if an error has no bound.
@@ -170,15 +171,15 @@ pub fn e4m3_factors(codes: &[u8]) -> Vec<Factor> {
 /// Error bound of a tensor-core sum whose terms may be spread over the steps in any order. A step adds several terms to the
 /// partial sum.
 ///
-/// A step truncates the digits of its n terms and of the partial sum below 2^−a times the largest of these numbers. It then
-/// truncates the digits of its result below 2^−k times the result ([`Accumulator`]). Let T be the largest term and C the largest
-/// partial sum. A term loses less than U = 2^−a·max(T, C). In the worst case all losses add up to (N + S)·U + S·2^−k·C for N
-/// terms in S steps, where C is Σ|t|.
+/// A step truncates its n terms and the partial sum: it drops all digits below 2^−a times the largest of these numbers. Then it
+/// drops the digits of its result below 2^−k times the result (a and k: [`Accumulator`]). Let T be the largest term and C the
+/// largest partial sum. A term loses less than U = 2^−a·max(T, C). In the worst case all losses add up to (N + S)·U + S·2^−k·C
+/// for N terms in S steps, where C is Σ|t|.
 ///
-/// In a likely order, C is at most |s| + 3·√Σt², the range of partial sums of a random order. A loss has the sign of its term and
-/// is U/2 on average. So the averages add up to U/2 times the difference between the numbers of positive and of negative terms.
-/// Around this average, each loss has a variance of U²/12; λ standard deviations are added ([`LAMBDA`]). For the losses of
-/// partial sums, the worst case is used. The bound is the smaller of the worst and the likely error.
+/// In a random order of the terms, C is probably at most |s| + 3·√Σt², where s is the sum of all terms t. A loss has the sign of
+/// its term and is U/2 on average. So the averages add up to U/2 times the difference between the numbers of positive and of
+/// negative terms. Around this average, each loss has a variance of U²/12; λ standard deviations are added ([`LAMBDA`]). For the
+/// losses of partial sums, the worst case is used. The bound is the smaller of the worst and the likely error.
 fn cut(rule: &Accumulator, terms: &[f64], all: &Terms) -> f64 {
     let largest = terms.iter().fold(0.0, |largest: f64, t| largest.max(t.abs()));
     let some = terms.iter().filter(|t| **t != 0.0);

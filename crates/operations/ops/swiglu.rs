@@ -28,8 +28,8 @@ fn cases() -> Vec<Case> {
 
 /// Adds the cases of an operation on rows. One case has the shape `odd`; timed cases are added only if `timed` is true.
 pub(super) fn rows(grid: Grid<[i64; 2]>, odd: [i64; 2], timed: bool) -> Vec<Case> {
-    // The shape 37 × 2688 is chosen so that the number of vectors per row does not divide the stride of a grid-stride loop over
-    // 132 multiprocessors.
+    // Choose the shape 37 × 2688 for a grid-stride loop over 132 multiprocessors: its stride is not a multiple of the number of
+    // vectors per row.
     grid.each("random", &[[37, 2688]], Grid::large)
         .each("random", &[odd], Grid::random)
         .each("edges", &[[208, 512]], Grid::edges)
@@ -95,8 +95,8 @@ pub(super) fn activated([gate, up]: [f64; 2], limit: f64) -> (f64, f64) {
     (swiglu(gate, up, limit), lost)
 }
 
-/// Relative part of the error bound of a result y with this gate. `units` is the number of units of 2^-24 that do not depend on
-/// the gate.
+/// Relative part of the error bound of a result y with this gate. `units` counts the roundings that do not depend on the gate, in
+/// units of 2^-24.
 ///
 /// Let u = 2^-24. The power of two errs by 4u. Its argument g·log2(e) is rounded twice, which adds 2|g|u. The reciprocal is
 /// accurate to one ulp and errs by 2u; the sum and the two products err by u each. With the second-order terms, the total is less

@@ -32,7 +32,7 @@ fn cases() -> Vec<Case> {
         .each("edges", &[[121, 4100, 1024], [16, 40_002, 2048]], Grid::edges)
         .each("edges", &[[15, 262_144, 512], [65, 1, 32]], Grid::edges)
         // Kernels split a row into one part per CTA, and keep one maximum per group of scores. In these shapes, the last part of
-        // row 43 ends with a vector of only three scores, and has more scores than maxima.
+        // row 43 ends with a partial vector of three scores, and has more scores than maxima.
         .each("edges", &[[44, 4203, 32], [44, 33_791, 32]], Grid::edges)
         .each("edges", &[[46, 8191, 512], [45, 12_003, 2048]], Grid::edges)
         .each("", &[1, 64].map(|rows| [rows, 8192, 512]), Grid::timed)
@@ -71,7 +71,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         Buffer::f32("scores", &[rows, entries], &scores),
         Buffer::integers("count", 4, counts.iter().map(|count| *count as i64)),
     ];
-    // Traffic does not include the scores of a row with at most K scores: all of them are chosen, so kernels need not read them.
+    // Traffic excludes the scores of rows with at most K scores: a kernel need not read them, because it chooses all of them.
     let read: usize = counts.iter().filter(|count| **count > best).sum();
     Ok(Problem {
         bytes: 4 * (read + rows + rows * best) as u64,
@@ -101,7 +101,7 @@ fn count(number: usize, entries: usize, best: usize) -> usize {
     counts[number % counts.len()].min(entries)
 }
 
-/// Replaces random scores by edge scores of this kind, of which faulty kernels easily choose wrong ones.
+/// Replaces random scores by edge scores of one kind: faulty kernels often choose wrong entries among them.
 fn edge(kind: usize, scores: &mut [f32], best: usize) {
     // Permute the indices, so that equal scores are not adjacent.
     let count = scores.len();

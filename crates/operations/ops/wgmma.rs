@@ -109,13 +109,13 @@ fn want(accumulator: &Accumulator, [a, b]: [&[u16]; 2], c: &[f32], [width, terms
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Normal,
-    /// Codes with random bits. Their exponents differ by a little more than the number of bits to which terms are truncated.
+    /// Codes with random bits. Their exponents span a little more than the number of bits that a step keeps of its terms.
     AnyCode,
     /// A few large factors among small ones, whose terms are truncated.
     Outliers,
     /// The sums of the two halves of a step nearly cancel.
     Cancelling,
-    /// C has elements of very different magnitudes, some of them large.
+    /// C, the initial sum, has elements of very different magnitudes, some of them large.
     LargeSums,
     /// Nearly all products are zeros of either sign, and C is small.
     ZeroProducts,
@@ -170,7 +170,8 @@ impl Rows {
             let half = self.terms / 2;
             for at in 0..self.terms {
                 let (x, bits) = (normal[row * self.terms + at], bits[row * self.terms + at]);
-                // In A, most codes of the second half repeat the first half. In B, the second half is the negated first half.
+                // The sums of both halves nearly cancel: in A, most codes of the second half repeat the first half; in B, the
+                // second half is the negated first half.
                 codes[at] = match kind {
                     Kind::Cancelling if name == "a" && at >= half && !bits.is_multiple_of(4) => codes[at - half],
                     Kind::Cancelling if name == "a" => self.nearest(4.0 * x),

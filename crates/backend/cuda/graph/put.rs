@@ -15,7 +15,8 @@ pub struct Put {
     pub(super) names: Vec<(String, Named)>,
     /// Number of launches to leave out at the start of the called variant.
     pub(super) skipped: usize,
-    /// Index of the scratch part that a call uses, and the number of parts. The call's preparing launches fill the part.
+    /// Index of the part of scratch that a call uses, and the number of parts: the call's preparing launches write their results
+    /// to this part.
     pub(super) part: Option<[i64; 2]>,
     pub(super) wrong: Option<String>,
 }
@@ -146,8 +147,8 @@ impl Put {
         self
     }
 
-    /// Selects one of `of` parts of the scratch that the preparing launches of a call fill. The first call that uses a part adds
-    /// the preparing launches for it.
+    /// Makes a call use part `part` of its scratch, which has `of` parts. The preparing launches of the call fill this part; only
+    /// the first call that uses a part adds them.
     pub fn part(mut self, part: i64, of: i64) -> Self {
         self.part = Some([part, of]);
         self

@@ -91,14 +91,15 @@ impl Running<'_> {
         self.set.buffers.iter().map(|memory| memory.len - 2 * GUARD).sum()
     }
 
-    /// Number of copies of all buffers to use in turn, so that each copy is evicted from the L2 cache before its next use.
+    /// Number of copies of all buffers to use in rotation. Between two uses of a copy, the other copies evict it from the L2
+    /// cache.
     fn sets(&self) -> usize {
         (3 * self.device.l2).div_ceil(self.bytes().max(1))
     }
 
     /// Copies the problem to memory that fits in the L2 cache; `None` if the original fits. In the copy, all addresses of a large
-    /// buffer map to one small part of memory; so do those of large scratch that preparing launches fill. Integer buffers stay
-    /// whole, since they may hold indices. Other scratch stays whole, since thread blocks may synchronize through it.
+    /// buffer map to one small part of memory, also for large scratch that preparing launches fill. Integer buffers are not
+    /// folded in this way, since they may hold indices; nor is other scratch, since thread blocks may synchronize through it.
     fn cached(&self) -> Result<Option<ProblemCopy>> {
         if self.bytes() <= self.device.l2 / 2 {
             return Ok(None);
@@ -141,7 +142,7 @@ impl Running<'_> {
         Ok(set)
     }
 
-    /// Times runs on `sets` copies in turn; `None` if that is more than [`MOST_SETS`] copies.
+    /// Times runs that use `sets` copies of the buffers in rotation; `None` if more than [`MOST_SETS`] copies were needed.
     fn rotated(&self, sets: usize) -> Result<Option<Spread>> {
         if sets > MOST_SETS {
             return Ok(None);

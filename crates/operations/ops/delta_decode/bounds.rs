@@ -6,8 +6,8 @@ use safetensors::Dtype;
 use super::Step;
 use crate::ops::judge::{UNIT, bf16_error, number};
 
-/// Absolute error of a product or an exponential whose result is subnormal. If the result is multiplied by a factor, so is this
-/// error.
+/// Absolute error of a product or an exponential whose result is subnormal. Where a kernel multiplies the result by a factor, the
+/// bound multiplies this error by the same factor.
 const LEAST: f64 = 1.0 / (1u128 << 126) as f64 / (1 << 22) as f64;
 
 /// If β = sigmoid(x) is below this value, a kernel may return 0, because 1 + e⁻ˣ nearly overflows.
@@ -20,8 +20,8 @@ pub(super) struct Bounds {
     decays: Vec<[f64; 2]>,
     /// L2-normalized k, `[B, H, K]`.
     k: Vec<f64>,
-    /// Error bound of the update k dᵀ, `[B, HV, V]`: an element in the row of key channel i errs by at most |k_i| times this
-    /// number.
+    /// Error bounds for the update k dᵀ, `[B, HV, V]`: an element of the update errs by at most this number times |k_i|, where i
+    /// is the key channel of the element.
     written: Vec<f64>,
     /// Error of o before rounding to bf16, `[B, HV, V]`; negative if o must be exact.
     o: Vec<f64>,
@@ -39,7 +39,7 @@ impl Bounds {
         // sum: the root halves the relative error, and each of the few following operations adds one rounding.
         let norm = (keys as f64 / 2.0 + 8.0) * UNIT;
         let sum = (keys as f64 + 2.0) * UNIT;
-        // For every value channel of a head: the error of k dᵀ for k = 1, and the error of o.
+        // For every value channel of a head: the error of k dᵀ per unit of |k|, and the error of o.
         let of_head = |head: usize| -> Vec<[f64; 2]> {
             let Ok(slot) = usize::try_from(step.indices[head / values]) else {
                 return vec![[0.0, -1.0]; channels];
@@ -126,11 +126,11 @@ impl Step {
         let factor = f64::from(self.a_log[of_token / self.gates()]).exp();
         let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
         let error = if !x.is_finite() {
-            // An infinite gate gives an error of 0, because the log decay is exactly the limit of its formula, or the decay is 0.
+            // An infinite gate adds no error: the log decay is exactly the limit of its formula, or the decay is 0.
             0.0
         } else if self.bound == 0.0 {
-            // The slope of softplus is a sigmoid, which scales the error of x. The number 1 + eˣ inherits the rounding error of
-            // eˣ.
+            // The slope of softplus is a sigmoid, by which the error of x is multiplied. The last term covers the other
+            // roundings, including that of eˣ in 1 + eˣ.
             factor * sigmoid(x) * x.abs() + 16.0 * g.abs()
         } else {
             let y = factor * x;

@@ -44,7 +44,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         _ => step.want::<linear::Kv>(),
     }?;
     let (buffers, pool) = (step.buffers(), step.pool());
-    // Memory traffic includes the state of each token twice: it is read and written.
+    // Memory traffic includes the state of each token twice, because kernels read it and write it.
     let used = step.users.iter().flatten().count() * pool.size() / step.users.len();
     let bytes = 2 * used + buffers.iter().map(Buffer::size).sum::<usize>();
     let (o_shape, bound) = (step.v.shape.clone(), step.bound as f32);
@@ -151,8 +151,8 @@ impl Step {
                 third.zip(some.iter().cycle()).for_each(|(x, some)| *x = *some);
             }
             if !bounded {
-                // The last token only decays its state (β is 0). Its gate is so large that softplus(x) differs from x by more
-                // than the error bound of a decay, so a kernel that returns x fails.
+                // β of the last token is 0, so this token only decays its state. Its gate is so large that softplus(x) differs
+                // from x by a little more than the error bound of a decay: a kernel that returns x fails.
                 let last = tokens - 1;
                 beta.data[last * values..].fill(-100.0);
                 let gates = gate.data[last * dt_bias.len()..].iter_mut().zip(&dt_bias);

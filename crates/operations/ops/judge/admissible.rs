@@ -1,4 +1,4 @@
-//! Checks codes and scales of numbers that are known only within an error bound.
+//! Checks the codes and scales of quantized numbers, if the numbers before quantization are known only within an error bound.
 //!
 //! Rounding is discontinuous. A number that is off by one ulp may get another code. A block maximum that is off by one ulp may
 //! give another scale, which changes all codes of its block. So a test cannot require certain bytes of a kernel that computes
@@ -29,7 +29,7 @@ struct StoredBlocks<'a> {
     scale: &'a [u8],
 }
 
-/// Distance of a code or scale from the range of admissible values, capped at 2: 0 is admissible, 1 is next to the range.
+/// Distance of a code or scale from the range of admissible values: 0 in the range, 1 directly next to it, 2 farther away.
 type Distance = u8;
 
 impl Judge {
@@ -104,8 +104,9 @@ impl Judge {
         ]
     }
 
-    /// Counts wrong codes or scales of an output. `found` returns the stored code, and true if its bytes still have the value
-    /// from before the run. `wanted` returns the lowest and the highest admissible code, and a text that explains them.
+    /// Counts wrong codes or scales of an output, and describes the first. For an element, `found` returns the stored code, and
+    /// true if the kernel did not write its bytes; `wanted` returns the lowest and the highest admissible code, and a text that
+    /// explains them.
     fn said_of(
         &self,
         (output, shape): (&'static str, [usize; 2]),
@@ -152,7 +153,8 @@ impl StoredBlocks<'_> {
         first..(first + self.width).min((block / across + 1) * self.cols)
     }
 
-    /// Smallest and largest magnitude that the block's maximum may have, given the error bounds of its elements.
+    /// Smallest and largest value that the block maximum (of magnitudes) may have, given the error bounds of the block's
+    /// elements.
     fn magnitudes(&self, block: usize) -> [f32; 2] {
         let of = |at: usize| {
             let [low, high] = self.interval(at);

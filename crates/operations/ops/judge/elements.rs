@@ -79,8 +79,8 @@ impl Judge {
 
     /// Compares numbers with `want`. Returns the number of elements beyond their bound (`violations`), the largest ratio of error
     /// to bound (`bound_ratio`), and further metrics such as the signal-to-noise ratio if `metrics` is set. The ratio is infinite
-    /// for a NaN that is not expected, or an infinity other than the expected one. `said` takes the worst element and its ratio,
-    /// and returns the element's bound and a description.
+    /// for a NaN that is not expected, or an infinity other than the expected one. `said` describes the worst element: from its
+    /// index and its ratio, it returns the element's bound and a text.
     pub(super) fn near(
         &self,
         want: &[f64],
@@ -144,8 +144,8 @@ impl Judge {
         all
     }
 
-    /// Checks all errors of an output together. Call it after each element was found within its own bound. Returns a failure, or
-    /// `right` if the errors pass.
+    /// Checks the errors of all elements of an output together, by `together`. The caller has found each element within its own
+    /// bound. Returns a failure, or `right` if `together` finds no fault.
     pub(super) fn together_of(&self, together: &Together, got: &[u8], right: Measured) -> Measured {
         let said = together(&values::numbers(self.dtype, got)).join("; ");
         if said.is_empty() {

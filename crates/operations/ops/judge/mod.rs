@@ -50,8 +50,8 @@ pub struct Judge {
 /// that the bits must be equal.
 pub type Bound = Box<dyn Fn(usize, f64) -> f64 + Send + Sync>;
 
-/// Function of an element's index and bytes. Returns true if the bytes are admissible although they differ from the expected
-/// bytes.
+/// Function that decides about an element whose bytes differ from the expected bytes: takes its index and its bytes, and returns
+/// true if these bytes are also admissible.
 pub type Also = Box<dyn Fn(usize, &[u8]) -> bool + Send + Sync>;
 
 /// Function that checks all values of an output together and returns descriptions of faults; empty if there are none.
@@ -82,7 +82,8 @@ pub enum Rule {
         together: Option<Together>,
     },
     /// All elements are finite. For each group of rows, the root-mean-square (RMS) error is at most `bar` times the RMS of the
-    /// expected values; a group of expected zeros must be zero. An f32 output must not be rounded to bfloat16.
+    /// expected values; if all expected values of a group are zero, its outputs must be zero. An f32 output must not be rounded
+    /// to bfloat16.
     Rms(Rms),
     /// Output `data` holds codes and output `scale` holds scales of a block format. They pass if some numbers within the bound of
     /// the expected values quantize to these codes and scales; see [`admissible`].
@@ -105,7 +106,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// Expected values as numbers; `None` if bits are compared or if there are no expected values.
+    /// Expected values as numbers; `None` if a rule compares bits or has no expected values.
     pub fn numbers(&self) -> Option<&[f64]> {
         match self {
             Self::Within { want, .. } | Self::Rms(Rms { want, .. }) | Self::Admissible { want, .. } => Some(want),
@@ -251,9 +252,9 @@ impl Judge {
         Self::new(output, dtype, shape, Rule::Rms(rule), why)
     }
 
-    /// Also limits the errors of single rows and elements, and the gain (common scale error) of each group. For each row,
-    /// `of_rows` has the mean square of an average row at this position: the errors of a row with smaller values are compared
-    /// with this number.
+    /// Also limits the errors of single rows and elements, and the gain (common scale error) of each group. `of_rows` has a mean
+    /// square for each row: that of an average row at its position. If a row has smaller values, its errors are compared with
+    /// this mean square.
     pub fn by_rows(mut self, of_rows: Vec<f64>) -> Self {
         if let Rule::Rms(rms) = &mut self.rule {
             rms.usual = Some(of_rows);
@@ -393,7 +394,7 @@ impl Judge {
         }
     }
 
-    /// Expected value of an element as a number; for types that messages show as codes, the number is the code. `None` if there
+    /// Expected value of an element as a number: for types that messages show as codes, this number is the code. `None` if there
     /// are no expected values.
     pub fn want(&self, at: usize) -> Option<f64> {
         match &self.rule {

@@ -1,5 +1,5 @@
-//! Describes the pattern of wrong elements, such as a tail, a tile, or every fourth column: faults of kernels rarely hit random
-//! elements.
+//! Describes where the wrong elements of an output are, such as in a tail, a tile, or every fourth column. Such a pattern hints
+//! at the fault of a kernel: faults rarely hit random elements.
 
 use rayon::prelude::*;
 
@@ -97,8 +97,8 @@ fn place(shape: &[usize], chosen: bool, spread: &Spread) -> String {
     let named = (0..shape.len()).filter(|at| !(chosen && *at == 0 && last > 0));
     let narrowed = named.map(|at| narrow(&spread.hit[at], at, shape.len()));
     let narrowed: Vec<Option<String>> = narrowed.collect();
-    // The texts say `all of` only if they describe exactly the wrong elements. So each dimension without a text must be hit at
-    // all of its indices.
+    // The text says `all of` only if it describes exactly the wrong elements. So a dimension for which it has no words must have
+    // wrong elements at each of its indices.
     let whole = |(hit, words): (&Vec<bool>, &Option<String>)| words.is_some() || count(hit) == hit.len();
     let volume: usize = spread.hit.iter().map(|hit| count(hit)).product();
     let filled = !chosen && volume == spread.count && spread.hit.iter().zip(&narrowed).all(whole);
@@ -168,8 +168,8 @@ fn before(at: usize, of: usize, several: bool) -> String {
     }
 }
 
-/// Describes the hit indices of dimension `at`. Returns `None` if all indices are hit, or if the indices have no pattern, so
-/// that a message can only state their number.
+/// Describes the indices of dimension `at` at which wrong elements occur. `None` if they occur at all indices, or without a
+/// pattern.
 fn narrow(hit: &[bool], at: usize, of: usize) -> Option<String> {
     let (size, some) = (hit.len(), count(hit));
     let first = hit.iter().position(|hit| *hit)?;
@@ -204,8 +204,8 @@ fn narrow(hit: &[bool], at: usize, of: usize) -> Option<String> {
     found.next()
 }
 
-/// Returns the first and the last remainder of a range if the hit indices are exactly those whose remainder modulo `period` is in
-/// this range; `None` if such a range does not exist.
+/// Returns the smallest and the largest remainder modulo `period` of the hit indices. `None` unless every index with a remainder
+/// in this range is hit, or if the range covers all remainders.
 fn residues(hit: &[bool], period: usize) -> Option<(usize, usize)> {
     let low = hit[..period].iter().position(|hit| *hit)?;
     let high = hit[..period].iter().rposition(|hit| *hit)?;
@@ -228,7 +228,7 @@ fn ordinal(n: usize) -> String {
     }
 }
 
-/// Describes the range from `first` to the end if it begins after the last whole tile; `None` if it begins elsewhere.
+/// Describes the range from `first` to the end if it is the partial last tile of a common tile size; `None` otherwise.
 fn tail(first: usize, size: usize) -> Option<String> {
     let tile = TILES
         .into_iter()

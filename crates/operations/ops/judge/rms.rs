@@ -8,8 +8,8 @@ use super::failure::WorstElement;
 use super::values::{self, number};
 use super::{Judge, Measured};
 
-/// Allowed RMS error of a row, as a multiple of the allowed RMS error of its group. In emulated kernels that round all operands
-/// to bfloat16, the largest multiple was 1.1 for rows and 6.5 for elements (tests/kernels/delta_rounded.rs).
+/// Allowed RMS error of a row, as a multiple of the allowed RMS error of its group. Emulated kernels that round all operands to
+/// bfloat16 reached a multiple of 1.1 for rows and of 6.5 for elements (tests/kernels/delta_rounded.rs).
 const ROW: f64 = 2.0;
 /// Allowed error of an element, as a multiple of the allowed RMS error of its group.
 const ELEMENT: f64 = 10.0;
@@ -18,8 +18,8 @@ const ELEMENT: f64 = 10.0;
 /// emulated kernels that round all operands to bfloat16, and 2.5 for 16,384 states after 17 tokens on a GPU, where few
 /// roundings average out.
 const GAIN: f64 = 4.0;
-/// Minimum RMS by which the errors of a row are divided: in sums of smaller numbers, f32 is less precise, because terms are below
-/// the smallest normal f32.
+/// Minimum RMS by which the errors of a row are divided. In sums of smaller numbers, f32 is less precise, because their terms are
+/// subnormal.
 const SMALL: f64 = 1e-33;
 
 /// Data of a check by RMS error ([`Rule::Rms`](super::Rule::Rms)).
@@ -31,9 +31,8 @@ pub struct Rms {
     /// For each group, the sum of squares of other numbers that kernels may round, such as the terms of a sum. It is added to the
     /// sum of squares of the group's expected values.
     pub added: Vec<f64>,
-    /// For each row, the mean square that an average row at this position would have. If `Some`, the errors of rows and
-    /// elements and the gain of each group are also checked. Errors of a row are then relative to this mean square or to the
-    /// mean square of the row itself, whichever is larger.
+    /// For each row, the mean square of an average row at its position. If `Some`, single rows and elements and the gain of each
+    /// group are also checked; the errors of a row are then relative to the larger of this mean square and the row's own.
     pub usual: Option<Vec<f64>>,
     /// Largest allowed RMS error of a group, relative to the RMS of its expected values.
     pub bar: f64,
@@ -67,8 +66,8 @@ enum Of {
 /// Sums over a row, or over all rows of a group.
 #[derive(Clone, Copy, Default)]
 struct Sums {
-    /// Sum of squares of expected values. For a group, the sum of the numbers by which the squared errors of its rows are
-    /// divided.
+    /// Sum of squares of expected values. For a group, the sum over its rows of the number by which the squared errors of a row
+    /// are divided.
     squares: f64,
     /// Sum of squared errors.
     error: f64,
@@ -93,8 +92,8 @@ impl Sums {
         (self.gain / self.squares).abs()
     }
 
-    /// Limit of the relative gain. `squares`² / `fourths` is the effective number of rows; it is the actual number if all rows
-    /// are equally large.
+    /// Limit of the relative gain, proportional to 1/√n. The effective number of rows n = `squares`² / `fourths` is the actual
+    /// number if all rows are equally large.
     fn gain_limit(&self, bar: f64) -> f64 {
         GAIN * bar * self.fourths.sqrt() / self.squares
     }
@@ -105,8 +104,8 @@ fn larger(a: Ratio, b: Ratio) -> Ratio {
     if b.0 > a.0 { b } else { a }
 }
 
-/// Returns √(error / want) / limit; infinite if the quotient is NaN. All expected values are finite, so a NaN comes from the
-/// output.
+/// Returns √(error / want) / limit: the ratio of an RMS error to its limit. Infinite if the quotient is NaN: expected values are
+/// finite, so a NaN comes from the output.
 fn over(error: f64, want: f64, limit: f64) -> f64 {
     match error / want {
         _ if error == 0.0 => 0.0,
@@ -130,8 +129,8 @@ impl Judge {
             sums
         };
         let rows: Vec<Sums> = want.par_chunks(cols).enumerate().map(of_row).collect();
-        // Sum of squares by which the squared errors of a row are divided: the row's own sum, or the sum of an average row at the
-        // same position, whichever is larger.
+        // Sum of squares by which the squared errors of a row are divided: the larger of the row's own sum and the sum of an
+        // average row at its position.
         let squares = |row: usize| {
             by.usual.as_ref().map_or(rows[row].squares, |usual| {
                 let usual = usual[row].max(SMALL * SMALL) * cols as f64;

@@ -5,7 +5,7 @@ use safetensors::Dtype;
 
 use ulplab_core::metrics::ordered;
 
-/// Converts an element to a number. If messages show elements of this type as codes ([`is_number`]), the number is the code.
+/// Converts an element to a number. For types whose elements messages show as codes (see [`is_number`]), this number is the code.
 pub fn number(dtype: Dtype, bytes: &[u8], at: usize) -> f64 {
     match dtype {
         Dtype::F64 => f64::from_bits(bits(dtype, bytes, at)),
@@ -102,7 +102,8 @@ pub fn kinds(dtype: Dtype, [want, got]: [f64; 2], bytes: &[u8], at: usize) -> u1
         .fold(of_codes, |kinds, (_, kind)| kinds | kind)
 }
 
-/// Bit set of the kinds of a wrong code: its bytes were never written, it is zero, or it is next to an admissible code.
+/// Bit set of the kinds of a wrong code. The arguments are true if its bytes were never written, if it is zero, and if it is next
+/// to an admissible code.
 pub fn code_kinds(poison: bool, zero: bool, next: bool) -> u16 {
     u16::from(poison) * POISON + u16::from(zero) * GOT_ZERO + u16::from(next) * NEXT_CODE
 }
