@@ -92,7 +92,7 @@ pub fn enough(values: &[f64], spent: Duration) -> bool {
     n >= REPETITIONS.1 || n >= REPETITIONS.0 && (spent >= BUDGET || spent >= ENOUGH && known())
 }
 
-/// Number of repetitions to enqueue between the start event and the end event. It makes the overhead of the two events
+/// Number of repetitions to enqueue between the start event and the end event: enough to make the overhead of the events
 /// negligible. One repetition takes `each` microseconds.
 fn batch(each: f64) -> usize {
     ((200.0 / each.max(1.0)).ceil() as usize).clamp(1, 50)

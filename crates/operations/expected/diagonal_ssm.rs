@@ -2,8 +2,9 @@
 //!
 //! Error bound: kernels scan step by step, or by segments with powers of a; terms may cancel. So the error bound comes from a
 //! second scan, with the magnitudes |a|, |b|, |c|, |u|: its states m are sums of the magnitudes of all terms. A step adds an
-//! error of at most 2u·m, which decays with the state ([`super::near`] tracks it). A sum with powers of a has one rounding more
-//! per step, in the power, so the error is 3u·m. The sum over n adds its own error, and c·b and the powers add 8u·Σ|c|·m.
+//! error of at most 2u·m (u is the unit roundoff), which decays with the state ([`super::near`] tracks it). A sum with powers of
+//! a has one rounding more per step, in the power, so the error is 3u·m. The sum over n adds its own error, and c·b and the
+//! powers add 8u·Σ|c|·m.
 
 use rayon::prelude::*;
 use reference::Real;

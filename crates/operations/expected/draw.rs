@@ -15,7 +15,7 @@ pub struct Cases {
     pub sizes: &'static [&'static [i64]],
     /// Number arguments that all cases set to a value other than the default.
     pub numbers: &'static [(&'static str, f64)],
-    /// Number arguments that are varied: for each, an additional case sets it to this value.
+    /// Number arguments that additional cases vary, one per case: the name, and the value in that case.
     pub varied: &'static [(&'static str, f64)],
     /// Names of word arguments that cases cannot set: random inputs are drawn only for their default values.
     pub fixed: &'static [&'static str],

@@ -1,8 +1,8 @@
 //! Matrix product y = α·a·b + bias, also batched. Operands may be codes with scales ([`super::scaled`]).
 //!
 //! Error bound: the error of a sum of K products ([`Terms::error`] counts n roundings, because products of f32 are also rounded),
-//! the error from scales ([`super::scaled`]), and 2u for α and the bias. Quantized operands are exact, since their decoded values
-//! are the inputs. Sums of integers are exact, but the operations after them are computed in f32.
+//! the error from scales ([`super::scaled`]), and 2u (u is the unit roundoff) for α and the bias. Quantized operands are exact,
+//! since their decoded values are the inputs. Sums of integers are exact, but the operations after them are computed in f32.
 
 use std::ops::Range;
 

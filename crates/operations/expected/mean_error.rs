@@ -10,14 +10,14 @@
 //!
 //! |Σ w t| ≤ Σ w·8u |v| + √(2 Σ over rows of (Σ w E)²) + 8 √(Σ over positions of (Σ w s)²)
 //!
-//! The first part bounds errors that may have the same direction everywhere: the errors of two functions of up to 2 ulp (such as
-//! a reciprocal root and a quotient), and 2u |x| if there is an exponential of x ([`Rows::leaning`](super::Rows)). The second
-//! part bounds errors that vary between rows: all elements of a row may share an error, and rows are independent. The roundings
-//! of a sum of n terms add up to about √n·u. E is 8 times this error or, for few terms, (n + 8) u, which is at least 8 √n·u / √2.
-//! The third part bounds the effect of the position of v between two stored numbers, for elements that may be rounded up or down;
-//! s is the spacing there. Numbers with the same digits, and numbers of a row that differ by less than E, count as one position.
-//! Correct kernels exceed the second and third parts once in 10¹³ (Hoeffding: 2 exp(−8² / 2)). Rows of equal numbers count as one
-//! row.
+//! The first part bounds errors that may have the same direction everywhere: with the unit roundoff u, the errors of two
+//! functions of up to 2 ulp (such as a reciprocal root and a quotient), and 2u |x| if there is an exponential of x
+//! ([`Rows::leaning`](super::Rows)). The second part bounds errors that vary between rows: all elements of a row may share an
+//! error, and rows are independent. The roundings of a sum of n terms add up to about √n·u. E is 8 times this error or, for few
+//! terms, (n + 8) u, which is at least 8 √n·u / √2. The third part bounds the effect of the position of v between two stored
+//! numbers, for elements that may be rounded up or down; s is the spacing there. Numbers with the same digits, and numbers of a
+//! row that differ by less than E, count as one position. Correct kernels exceed the second and third parts once in 10¹³
+//! (Hoeffding: 2 exp(−8² / 2)). Rows of equal numbers count as one row.
 //!
 //! Mean square: an error that is symmetric, and more often small than large, within ±E has a mean square of at most E² / 3 (Gauss
 //! 1823). The part of an error that rounding does not explain, max(0, |stored − v| − s / 2), is at most |e|. So the mean square

@@ -6,10 +6,10 @@
 //! Error bound: y and post have the errors of the logits, of the mixture ([`super::streams`]) and of sigmoids. For comb, errors
 //! are not propagated through the normalizations, because the bounds would grow although normalizing does not amplify errors.
 //! Instead, each logit of comb is moved by its error bound, one at a time, and the changes of the result are added up; each of
-//! the 2·iterations normalizations adds 8u. A kernel may compute the mean square of the mixture from products of streams X_j·X_k.
-//! Each product errs by at most E·|X_j|·|X_k| with E = min(C·u, λ·u·√(2C)) (Cauchy-Schwarz). So y has an additional relative
-//! error of E·(Σ_j w_j·|X_j|)²/(2·C·(ms + ε)), where C is the number of channels, w_j = σ(l_j) + ε, and ms is the mean square of
-//! the mixture.
+//! the 2·iterations normalizations adds 8u (u is the unit roundoff). A kernel may compute the mean square of the mixture from
+//! products of streams X_j·X_k. Each product errs by at most E·|X_j|·|X_k| with E = min(C·u, λ·u·√(2C)) (Cauchy-Schwarz; λ is
+//! [`LAMBDA`]). So y has an additional relative error of E·(Σ_j w_j·|X_j|)²/(2·C·(ms + ε)), where C is the number of channels,
+//! w_j = σ(l_j) + ε, and ms is the mean square of the mixture.
 
 use rayon::prelude::*;
 use reference::ops::hyper_connection::HyperConnection;

@@ -7,8 +7,8 @@
 //! Error bound: scores and weights use numbers that carry their error bound ([`super::near`]). Logits are exact if they are
 //! given; otherwise they have the error of the router's product. The softplus ln(1 + eˡ) of a logit l has at most the relative
 //! error of eˡ, because σ(l) ≤ ln(1 + eˡ). Its square root has half of this error: (e + (4 + 2|l|)·u)/2 + 4u, where e is the
-//! error of l. Experts whose scores differ by less than the sum of their errors may be swapped: any choice of k experts that the
-//! errors allow is admissible, if it comes with the weights of these experts.
+//! error of l and u the unit roundoff. Experts whose scores differ by less than the sum of their errors may be swapped: any
+//! choice of k experts that the errors allow is admissible, if it comes with the weights of these experts.
 
 use reference::Real;
 

@@ -5,9 +5,10 @@
 //! seed as key.
 //!
 //! At temperature 0 the token must match exactly. With noise, a score is off by at most (4 + 4|g| + 4|l/t| + 2|s|)·u, where l/t
-//! is the logit over the temperature and s is the score. The terms 4 + 4|g| count only if the noise is computed from the seed.
-//! They assume that each logarithm errs by at most an ulp; the relative error of the inner logarithm becomes the absolute error
-//! of the outer one. A token is admissible if its score is the best for some errors within these bounds.
+//! is the logit over the temperature, s the score, and u the unit roundoff. The terms 4 + 4|g| count only if the noise is
+//! computed from the seed. They assume that each logarithm errs by at most an ulp; the relative error of the inner logarithm
+//! becomes the absolute error of the outer one. A token is admissible if its score is the best for some errors within these
+//! bounds.
 
 use rayon::prelude::*;
 use reference::ops::top_k::top_k;

@@ -133,8 +133,8 @@ fn of_type(dtype: &'static str) -> Vec<Case> {
         .done()
 }
 
-/// Number of rows, m (tokens of a window), D, number of rotated channels, entries per row, slots of a ring, and channels of a
-/// slot. The last two double with overlap.
+/// Number of rows, tokens of a window (m), channels of an entry (D), rotated channels, entries per row, slots of a ring, and
+/// channels of a slot. The last two double with overlap.
 type Sizes = [usize; 7];
 
 /// Index of the first token that is pooled when token `t` completes its window, and the number of tokens that are pooled.

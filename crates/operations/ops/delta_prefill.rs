@@ -116,8 +116,8 @@ const WHY_BAR: &str = "products in bf16: published kernels stay within a root-me
                                   sequence and head; rounding the operands alone gives 4e-3 to 5e-3";
 
 fn of_type(gate: &'static str) -> Vec<Case> {
-    // A shape has the sizes T, H, HV, K, V; then 1 if the initial states are [V, K], and 1 if the final states are [V, K].
-    // Large batches repeat the rows: short sequences make the states large, long sequences make the token buffers large.
+    // A shape has the sizes T, H, HV, K, V, and two flags: 1 if the initial states are [V, K], and 1 if the final states are [V,
+    // K]. Large batches repeat the rows: short sequences make the states large, long sequences make the token buffers large.
     let grid = |dtype, sequences| {
         let dims = move |([t, h, hv, k, v], [input, out]): ([i64; 5], [i64; 2])| {
             let varied = t == LENGTHS.iter().sum::<usize>() as i64;
@@ -368,8 +368,8 @@ impl Prefill {
     }
 }
 
-/// Shape of the states in the layout that the size `layout` of the case states: of the initial states for `in_vk`, of the final
-/// states for `out_vk`.
+/// Shape of the initial states (`layout` is `in_vk`) or of the final states (`out_vk`): `[N, HV, V, K]` if the case's size of
+/// this name is 1, else `[N, HV, K, V]`.
 pub(super) fn state_shape(case: &Case, layout: &str) -> [usize; 4] {
     let [n, hv, k, v] = case.sizes(["N", "HV", "K", "V"]);
     match case.dim(layout) {

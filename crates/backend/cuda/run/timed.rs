@@ -98,8 +98,8 @@ impl Running<'_> {
     }
 
     /// Copies the problem to memory that fits in the L2 cache; `None` if the original fits. In the copy, all addresses of a large
-    /// buffer map to one small part of memory, also for large scratch that preparing launches fill. Integer buffers are not
-    /// folded in this way, since they may hold indices; nor is other scratch, since thread blocks may synchronize through it.
+    /// buffer map to one small part of memory; the same holds for large scratch that preparing launches fill. Integer buffers
+    /// stay whole, since they may hold indices. Other scratch stays whole, since thread blocks may synchronize through it.
     fn cached(&self) -> Result<Option<ProblemCopy>> {
         if self.bytes() <= self.device.l2 / 2 {
             return Ok(None);
@@ -142,7 +142,7 @@ impl Running<'_> {
         Ok(set)
     }
 
-    /// Times runs that use `sets` copies of the buffers in rotation; `None` if more than [`MOST_SETS`] copies were needed.
+    /// Times runs that use `sets` copies of the buffers in rotation; `None` if more than [`MOST_SETS`] copies are needed.
     fn rotated(&self, sets: usize) -> Result<Option<Spread>> {
         if sets > MOST_SETS {
             return Ok(None);

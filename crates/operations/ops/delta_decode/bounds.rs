@@ -16,7 +16,8 @@ const LOST: f64 = 1.0 / (1u128 << 126) as f64;
 /// Intermediate values and errors from which the bounds of o and of the state are computed.
 pub(super) struct Bounds {
     step: Step,
-    /// Decay factor α and its relative error, for every token and value head: one per head (GDN) or one per key channel (KDA).
+    /// Decay factors α of every token with their relative errors: one per value head (GDN), or one per key channel of each value
+    /// head (KDA).
     decays: Vec<[f64; 2]>,
     /// L2-normalized k, `[B, H, K]`.
     k: Vec<f64>,
