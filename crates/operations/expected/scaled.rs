@@ -194,8 +194,7 @@ fn scales<'a>(call: &'a Call, name: &str) -> Result<Option<Scales<'a>>, String> 
 pub fn error(terms: &Terms, block: usize, u: f64) -> f64 {
     let block = block as f64;
     let shared = if block < terms.count { block } else { 1.0 };
-    // Equal terms have equal roundings. The factor 1/3 is the variance of a rounding, which is uniform, relative to its largest
-    // square.
+    // Equal terms have equal roundings. A rounding is uniform, so its mean square is a third of the square of its largest value.
     let equal = (terms.multiplicity / 3.0).max(1.0);
     let before = terms.magnitudes.min(LAMBDA * (shared * equal * terms.squares).sqrt());
     3.0 * u * (terms.sum.abs() + before)

@@ -22,8 +22,8 @@ impl Call {
         self.shapes_of(&[])
     }
 
-    /// Same as [`Call::shapes`], except for the tensors in `stated`: these pairs of a tensor's name and a shape replace the
-    /// described shapes. The shape "" allows any shape.
+    /// Same as [`Call::shapes`], but some tensors have other shapes than described: `stated` has pairs of a tensor's name and its
+    /// shape. The shape "" allows any shape.
     ///
     /// # Errors
     /// Returns an error if the shape of a tensor does not match.

@@ -70,8 +70,8 @@ impl Terms {
     }
 
     /// Computes the statistics of terms for kernels that may scale them by an unknown factor: a kernel may sum softmax weights
-    /// before or after dividing them, for example. Such terms are not exact multiples of the spacing in every kernel. So this
-    /// function, unlike [`Self::of`], does not assume that multiples are added exactly.
+    /// before or after dividing them, for example. Scaled terms may not be multiples of the spacing. So, unlike [`Self::of`],
+    /// this function does not assume that multiples of the spacing are added exactly.
     pub fn of_any_scale(terms: impl Iterator<Item = f64> + Clone, u: f64) -> Self {
         Self::scaled(terms, u, std::f64::consts::FRAC_1_SQRT_2)
     }

@@ -151,8 +151,8 @@ impl Step {
                 third.zip(some.iter().cycle()).for_each(|(x, some)| *x = *some);
             }
             if !bounded {
-                // β of the last token is 0, so this token only decays its state. Its gate is so large that softplus(x) differs
-                // from x by a little more than the error bound of a decay: a kernel that returns x fails.
+                // β of the last token is 0, so this token only decays its state. Its gate x is large, but softplus(x) still
+                // differs from x by more than the error bound of a decay: a kernel that returns x fails.
                 let last = tokens - 1;
                 beta.data[last * values..].fill(-100.0);
                 let gates = gate.data[last * dt_bias.len()..].iter_mut().zip(&dt_bias);
