@@ -2,11 +2,11 @@
 //! Numerical Algorithms*, §3.3). Each operation propagates the error bounds of its operands to all orders, and adds the bound
 //! of its own rounding ([`crate::errors`]).
 //!
-//! For a sum s of n terms t, the rounding bound is the smaller of two bounds. (n − 1)·u·Σ|t| holds for any order of additions:
-//! one by one, in lanes, in a tree, or fused. λ·u·√(n·(s² + Σt²)) holds with high probability ([`LAMBDA`]): it is the bound of
-//! Higham and Mary (*A New Approach to Probabilistic Rounding Error Analysis*, 2019), where s² + Σt² is more than
-//! the mean square of the partial sums over all orders. The probabilistic bound applies to each sum separately. The errors of the terms are added in
-//! absolute value, since terms may share errors.
+//! For a sum s of n terms t and the unit roundoff u ([`U`]), the rounding bound is the smaller of two bounds. (n − 1)·u·Σ|t|
+//! holds for any order of additions: one by one, in lanes, in a tree, or fused. λ·u·√(n·(s² + Σt²)) holds with high probability
+//! ([`LAMBDA`]): it is the bound of Higham and Mary (*A New Approach to Probabilistic Rounding Error Analysis*, 2019), where s² +
+//! Σt² is more than the mean square of the partial sums over all orders. The probabilistic bound applies to each sum separately.
+//! The error bounds of the terms are added, since the errors of the terms may be correlated.
 //!
 //! The bound of every result includes one subnormal step, since results below the normal range of f32 are rounded to such
 //! steps; kernels are assumed to keep subnormal numbers. If an error cannot be bounded (a quotient whose divisor may be 0), its

@@ -47,8 +47,8 @@ pub struct Number<M> {
     model: M,
 }
 
-/// Model that propagates errors through operations. The error of each operand is one number, either a bound or a variance. The
-/// default methods are for bounds.
+/// Error state of a [`Number`], and the rules that propagate errors through operations. The error of a number is either a bound
+/// or a variance, by the implementation. The default methods are for bounds.
 pub trait ErrorModel: Copy + Debug + Default + Send + Sync + 'static {
     /// Error state of the constant 0.
     const ZERO: Self;
@@ -56,7 +56,7 @@ pub trait ErrorModel: Copy + Debug + Default + Send + Sync + 'static {
     const ONE: Self = Self::ZERO;
     /// Error state of the constant −∞.
     const NEG_INFINITY: Self = Self::ZERO;
-    /// Vector of numbers, prepared for dot products.
+    /// Vector of numbers in a layout for fast dot products, see [`Self::dot`].
     type Row;
 
     /// Returns the error state of a number whose value is `value` and whose error is `error`.
@@ -77,8 +77,8 @@ pub trait ErrorModel: Copy + Debug + Default + Send + Sync + 'static {
         self
     }
 
-    /// Returns the error state of a result `value`. `brought` is the error propagated from the operands; rounding adds an error
-    /// of `units`·`u`·|value|.
+    /// Returns the error state of a result `value`. `brought` is the error propagated from the operands. The rounding of the
+    /// result itself adds an error of `units`·`u`·|value|, with the unit roundoff `u`.
     fn rounded(value: f64, brought: f64, units: f64, u: f64) -> Self;
 
     /// Returns the error state of the sum a + b.

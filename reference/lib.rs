@@ -1,8 +1,9 @@
-//! The oracle: LLM model paths in plain Rust, generic over the scalar type [`Real`] (f32, or f64 to check the f32 results).
+//! The oracle (reference implementation): LLM models in plain Rust, generic over the scalar type [`Real`] (f32, or f64 to check
+//! the f32 results). The implementation of one kind of model is called a *path*.
 //!
-//! A path computes a model as its definition says, without kernels, formats or approximations. It passes named tensors
-//! ([`Site`]) to an implementation of [`Numerics`], which may observe, round or replace each tensor. Results are bit-identical
-//! for any number of threads.
+//! A path computes a model exactly as the model is defined, without GPU kernels, quantized formats or approximations. It passes
+//! named tensors ([`Site`]) to an implementation of [`Numerics`], which may observe, round or replace each tensor. Results are
+//! bit-identical for any number of threads.
 //!
 //! # Models
 //!
@@ -58,8 +59,8 @@
 //!
 //! # Paths
 //!
-//! A *path* is the implementation of one kind of model. [`PATHS`](paths::PATHS) lists the paths that have sites; all of them
-//! have the same interface ([`paths::Model`]). The first three paths compute their models as `transformers` defines them.
+//! A *path* is the implementation of one kind of model. [`PATHS`](paths::PATHS) lists the paths with named tensors (sites); all
+//! of them have the same interface ([`paths::Model`]). The first three paths compute their models as `transformers` defines them.
 //!
 //! | Path | Model | Input and output | State |
 //! |---|---|---|---|
@@ -105,7 +106,7 @@
 //!
 //! A path consists of a folder in `reference/paths` and an entry of [`PATHS`](paths::PATHS):
 //!
-//! 1. `sites.rs` has the table of its sites, one per row, written by [`sites!`]. A row gives the layers of the site
+//! 1. `sites.rs` has the table of the path's sites, written with the macro [`sites!`]. A row gives the layers of the site
 //!    ([`layered`](SiteInfo::layered)), its kind ([`choice`](SiteInfo::choice), [`watched`](SiteInfo::watched)), the cache that
 //!    stores its tensors ([`cached`](SiteInfo::cached)), and whether comparisons include it ([`compared`](SiteInfo::compared)).
 //!    It also marks the residual stream ([`enters`](SiteInfo::enters), [`leaves`](SiteInfo::leaves)) and the

@@ -1,4 +1,4 @@
-//! Interface between a model path and the code that studies it.
+//! Interface between a model path (the implementation of one kind of model) and code that observes or changes the path's tensors.
 //!
 //! A path calls [`Numerics::site`] with each named tensor of its data flow. [`Plain`] changes nothing: with it, the path is the
 //! reference. The lab's implementation rounds tensors to a format, records them, or replaces them by the reference's own values
@@ -7,7 +7,8 @@
 
 use crate::{Operations, Real, Role, Site, Tensor};
 
-/// A discrete decision for each row: the selected candidates, and the scores by which they were selected.
+/// A discrete decision for each row (token), such as the experts that a router selects: the selected candidates, and the scores
+/// by which they were selected.
 #[derive(Clone, Debug)]
 pub struct Choice<T> {
     /// Selected candidates, `[rows, k]`, best first; −1 where fewer than `k` candidates exist.
@@ -41,7 +42,7 @@ pub trait Numerics<T: Real> {
     fn choice(&mut self, _site: &Site, _choice: &mut Choice<T>) {}
 
     /// Returns true if the path should compute the tensor of this [`SiteKind::Watch`](crate::SiteKind::Watch) site and pass the
-    /// tensor to [`Numerics::site`]. The path itself does not read such a tensor.
+    /// tensor to [`Numerics::site`]. The path itself does not need such a tensor, and computes it only for the hook.
     fn wants(&self, _site: &Site) -> bool {
         false
     }

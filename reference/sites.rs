@@ -1,4 +1,5 @@
-//! Sites: the named tensors and decisions of a model path. Every path has a table of its sites with their properties.
+//! Sites: the named tensors and decisions of a path (the implementation of one kind of model). Every path has a table of its
+//! sites with their properties.
 
 use std::fmt;
 
@@ -75,8 +76,8 @@ pub enum SiteKind {
 /// Kind of decision at a site of kind [`SiteKind::Choice`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Selection of the k cache entries with the largest scores for a token to read. All cached entries are candidates. With so
-    /// many candidates, the error of the scores predicts how many selected entries two runs have in common.
+    /// Selection of the cache entries that a token reads: those with the k largest scores. All cached entries are candidates.
+    /// With so many candidates, the error of the scores predicts how many selected entries two runs have in common.
     TopK {
         /// Name of the site of the queries. Its rows are multiplied with the rows of `key` to get the scores.
         query: &'static str,
@@ -126,8 +127,8 @@ pub enum When {
 pub enum Flow {
     /// The tensor is neither the residual stream between layers nor the output.
     Inside,
-    /// The residual stream that enters a layer. If this tensor is replaced by the tensor of the reference, the error of the
-    /// layer alone is measured.
+    /// The residual stream that enters a layer. To measure the error of one layer alone, this tensor is replaced by the
+    /// reference's tensor.
     Enters,
     /// The residual stream that leaves a layer; its error is reported per layer. A path has at most one such site.
     Leaves,
@@ -193,8 +194,8 @@ pub enum Dim {
 }
 
 impl Dim {
-    /// Returns the size; 1 for a size that depends on the call, e.g. the number of tokens. `size` returns a size of the
-    /// configuration by name.
+    /// Returns the size as a number; 1 if the size depends on the call, e.g. the number of tokens. `size` maps the name of a size
+    /// of the configuration to its value.
     ///
     /// # Panics
     /// If `size` returns `None` for a name.
@@ -364,8 +365,9 @@ impl SiteInfo {
     }
 }
 
-/// Writes a list of [`Dim`]. `T`, `n` and `B` are the sizes of the call, numbers are constants, words in braces are
-/// [`Dim::Rows`], other names are sizes of the configuration, and `*` multiplies.
+/// Creates a list of [`Dim`], the dimensions of a tensor. `T`, `n` and `B` are sizes of the call (tokens, new cache rows,
+/// sequences), numbers are constants, words in braces are [`Dim::Rows`], other names are sizes of the configuration, and `*`
+/// multiplies.
 ///
 /// ```
 /// use reference::{SiteInfo, dims};

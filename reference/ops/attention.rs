@@ -7,8 +7,8 @@ use super::linear::{Product, reduce};
 use crate::Real;
 use crate::real::vectorized;
 
-/// Keys and values of consecutive rows of a cache. If a cache stores one vector as key and value, the two slices are equal
-/// unless the site of the cache [splits](crate::Numerics::splits) the vector into two copies.
+/// Keys and values of consecutive rows of a cache. In a cache that stores one vector as both key and value, the two slices are
+/// equal, unless [`Numerics::splits`](crate::Numerics::splits) requested two copies.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyRows<'a, T> {
     /// Keys, `[n, key]`.

@@ -1,4 +1,5 @@
-//! Compressors: one cache entry per m tokens, pooled per channel by a softmax over tokens.
+//! Compressors of the KV cache: m tokens are pooled to one cache entry, a weighted mean whose weights are, for each channel, a
+//! softmax over the tokens.
 //!
 //! Each token has values kv and logits g (`ape[t mod m]` already added). Without overlap (HCA), entry w pools the m tokens of
 //! window w. With overlap (CSA), the channels are split into [Ca | Cb], and entry w pools 2m slots by one softmax: Ca of the
@@ -41,7 +42,8 @@ impl<T: Real> Pool<T> {
         }
     }
 
-    /// Returns the stored rows of values and of logits. Decoding needs these rows in addition to the completed entries.
+    /// Returns the stored rows of values and of logits, which the next entries will pool. To continue a sequence, a decoder needs
+    /// these rows in addition to the completed entries.
     pub fn pending(&self) -> &[Tensor<T>; 2] {
         &self.pending
     }
@@ -99,7 +101,8 @@ impl Pooling {
         new: [&Tensor<T>; 2],
         out: &mut [T],
     ) {
-        // Each slot of the softmax is a token index and the first channel that the entry pools from the row of that token.
+        // A slot of the softmax is the part of a token's row that this entry pools: the index of the token, and the first channel
+        // of the part.
         let own = entry * self.rate..(entry + 1) * self.rate;
         let (before, channel) = match self.overlap {
             true => (own.start.saturating_sub(self.rate)..own.start, self.dim),

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Near |a| = 1, a state accumulates the rounding errors of 1 / (1 − |a|) steps. The chunked form multiplies the state by a^T
-//! once per chunk of T steps, so that an error of a^T accumulates in the same way: powers of a are therefore computed in f64 and
+//! once per chunk of T steps, so that an error of a^T accumulates in the same way. Powers of a are therefore computed in f64 and
 //! rounded once.
 
 use rayon::prelude::*;
@@ -22,7 +22,7 @@ pub struct DiagonalSsm<'a, T> {
     pub a: &'a Tensor<T>,
     /// Factor of the input.
     pub b: &'a Tensor<T>,
-    /// Factor of the state in the output.
+    /// Factors c_n of the states in the output y.
     pub c: &'a Tensor<T>,
 }
 

@@ -64,8 +64,8 @@ impl<T: Real> GatedMlp<T> {
     }
 }
 
-/// Groups the positions of `choice.indices` by expert. Returns each selected expert with the positions of its index; experts and
-/// positions are ascending.
+/// Groups the positions of `choice.indices` by expert. Returns each selected expert with the positions at which its index occurs;
+/// experts and positions are ascending.
 fn sent<T: Real>(choice: &Choice<T>, experts: usize) -> Vec<(usize, Vec<usize>)> {
     let mut slots = vec![Vec::new(); experts];
     for (slot, &expert) in choice.indices.iter().enumerate() {

@@ -59,8 +59,8 @@ impl<T: Real> KvCache<T> {
         self.tokens += keys.shape[0];
     }
 
-    /// Drops tokens that no later token reads; a token reads `window` tokens, itself included. Does nothing until more than
-    /// `window` tokens can be dropped at once.
+    /// Drops the cached tokens that no later token reads, given that a token reads the last `window` tokens, itself included. To
+    /// copy rarely, does nothing until more than `window` tokens can be dropped.
     pub fn forget(&mut self, window: usize) {
         let excess = (self.tokens + 1).saturating_sub(window);
         if excess > window {

@@ -9,7 +9,7 @@ use super::BLOCK;
 use crate::real::vectorized;
 use crate::{Real, Tensor};
 
-/// Number of rows of x that are multiplied as one piece. For each piece, `gemm` transposes (packs) the whole weight.
+/// Number of rows of x that are multiplied in one call of `gemm`. Every call transposes (packs) the whole weight.
 const ROWS: usize = 2 * BLOCK;
 
 /// Number of rows, columns or terms up to which a product is computed without `gemm`: packing the weight would take longer than
@@ -22,7 +22,7 @@ pub const SMALL: usize = 256;
 /// is never below this number.
 pub const PIECE: usize = 512;
 
-/// Methods for a tensor that has the weights `[outputs, inputs]` of a bias-free linear layer.
+/// Methods of a linear layer without bias; the tensor holds the weights `[outputs, inputs]`.
 impl<T: Real> Tensor<T> {
     /// Multiplies x `[.., inputs]` by these weights; returns `[rows, outputs]`.
     pub fn apply(&self, x: &Tensor<T>) -> Tensor<T> {

@@ -13,7 +13,7 @@ use crate::{Real, Tensor};
 /// threads, so results do not either.
 pub const PANEL: usize = 128;
 
-/// Number of rows of x that are multiplied as one piece; the weights are converted once per piece.
+/// Number of rows of x that are multiplied at a time; the weights are converted again for each such block of rows.
 pub const ROWS: usize = 256;
 
 /// A linear layer, with or without a bias.

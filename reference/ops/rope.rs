@@ -1,9 +1,9 @@
 //! Rotary position embedding with YaRN. The interleaved form (GPT-J) rotates the last r of the d channels of a row: pair i
 //! consists of the channels (d−r+2i, d−r+2i+1). The half-split form (GPT-NeoX) rotates the first r channels: (i, i + r/2).
 //!
-//! At position p, pair i is rotated by the angle φ = p·fᵢ. Every implementation computes its tables in FP32. φ is therefore the
-//! f32 product of f32 factors; cosine and sine of this φ are computed to the precision of `T`. At p ≈ 2²⁰, φ is off by up to
-//! 2⁻⁵, which is part of the model's definition, not an error to correct.
+//! At position p, pair i is rotated by the angle φ = p·fᵢ. All published implementations compute p, fᵢ and φ in FP32. The
+//! reference therefore computes φ as an f32 product of f32 factors, and the cosine and sine of this φ to the precision of `T`. At
+//! p ≈ 2²⁰, φ is off by up to 2⁻⁵, which is part of the model's definition, not an error to correct.
 
 use rayon::prelude::*;
 

@@ -30,7 +30,7 @@ impl<T: Real> ShortConv<T> {
     }
 
     /// Maps inputs `[tokens, channels]` to outputs of the same shape, and replaces the state by the inputs of the last tokens.
-    /// Sums are added oldest token first, so that the tokens can be divided among calls in any way with bit-identical results.
+    /// Sums are added oldest token first: the result is bit-identical however the tokens of a sequence are divided among calls.
     ///
     /// # Panics
     /// If the inputs or the state have a different number of channels.

@@ -3,7 +3,7 @@
 //!
 //! σ_e = sigmoid(logit_e), s_e = σ_e + bias_e. The bias affects only the selection. A group is ranked by the sum of its two
 //! largest s; from the best groups, a token selects the k experts with the largest s. Weights are γ·σ_e / Σ σ over the selected
-//! experts, or γ·σ_e.
+//! experts, or γ·σ_e, with a constant γ of the model.
 
 use super::router;
 use super::top_k::top_k;

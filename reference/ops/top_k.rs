@@ -7,8 +7,8 @@ use crate::Real;
 /// are −1. NaN counts as the largest score.
 pub fn top_k<T: Real>(scores: &[T], visible: usize, k: usize, out: &mut [i32]) {
     out.fill(-1);
-    // `total_cmp` orders −0 before 0: adding zero makes them equal. `total_cmp` also orders NaN by sign: a positive NaN is
-    // the largest.
+    // `total_cmp` orders −0 before 0: add zero, which makes the two equal. `total_cmp` also orders NaN by sign: replace each NaN
+    // by a positive NaN, which is the largest.
     let key = |&score: &T| match Into::<f64>::into(score) {
         score if score.is_nan() => f64::NAN,
         score => score + 0.0,

@@ -66,7 +66,8 @@ pub trait Config: Loads<f32> + Loads<f64> + Loads<Bounded> + DynClone + Any + De
         found.map(|(_, size)| size)
     }
 
-    /// Returns the type names of a layer. A site with [`Layers::OfType`] exists in the layers that have one of its type names.
+    /// Returns the type names of a layer. A layer has a site with [`Layers::OfType`] if the site lists one of the type names of
+    /// the layer.
     fn layer_types(&self, _layer: usize) -> Vec<&'static str> {
         Vec::new()
     }
@@ -93,7 +94,8 @@ pub trait Config: Loads<f32> + Loads<f64> + Loads<Bounded> + DynClone + Any + De
         }
     }
 
-    /// Returns true if no part of this model has the site.
+    /// Returns true if this model has the site neither in a layer nor outside, although the path lists the site. For example, a
+    /// model with tied embeddings has no weight of an output head.
     fn lacks(&self, _site: &SiteInfo) -> bool {
         false
     }

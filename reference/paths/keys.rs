@@ -63,8 +63,8 @@ const NEUTRAL: &[(&str, &str)] = &[
 pub(super) const MOST_SIZE: usize = 1 << 28;
 /// Maximum number of layers that is accepted.
 pub(super) const MOST_LAYERS: usize = 1 << 16;
-/// Maximum number of channels of a head. A wrong file could otherwise make the reader compute any number of RoPE frequencies,
-/// before a weight file is compared with the configuration.
+/// Maximum number of channels of a head. Without this limit, a wrong file could make the reader compute a huge number of RoPE
+/// frequencies, before any weight shows that the file is wrong.
 const MOST_HEAD: usize = 1 << 16;
 
 /// Reader of the keys of one JSON object; records each key that was read.
@@ -297,8 +297,8 @@ impl<'a> Keys<'a> {
         eps.ok_or_else(|| self.missing(key))
     }
 
-    /// Reads a finite number for which `is` returns true; `None` if the key is missing or null. In error messages, `expected`
-    /// describes such numbers.
+    /// Reads a number, which must be finite and for which `is` must return true; `None` if the key is missing or null. In error
+    /// messages, `expected` describes such numbers.
     pub fn number(&self, key: &str, expected: &str, is: impl Fn(f64) -> bool) -> Result<Option<f64>, String> {
         let number: Option<f64> = self.optional(key)?;
         match number.filter(|&number| !(number.is_finite() && is(number))) {
@@ -307,8 +307,8 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Returns the value of two keys with the same meaning; `None` if neither is given. The two values must be equal if both are
-    /// given.
+    /// Returns the value of two keys with the same meaning; `None` if neither key is given. If both are given, their values must
+    /// be equal.
     pub fn agreed<D: PartialEq + Debug>(&self, names: [&str; 2], both: [Option<D>; 2]) -> Result<Option<D>, String> {
         match both {
             [Some(a), Some(b)] if a != b => Err(self.wrong(names[0], format!("is {a:?}, but {} is {b:?}", names[1]))),
@@ -328,7 +328,7 @@ impl<'a> Keys<'a> {
         format!("{}{key} {message}", self.prefix)
     }
 
-    /// Returns an error with `message` about a key if `wrong` is true.
+    /// Returns an error about the key, with the text `message`, if `wrong` is true; otherwise `Ok`.
     pub fn refuse(&self, wrong: bool, key: &str, message: impl Display) -> Result<(), String> {
         match wrong {
             true => Err(self.wrong(key, message.to_string())),
@@ -342,8 +342,8 @@ impl<'a> Keys<'a> {
         self.inert.contains(&whole.as_str())
     }
 
-    /// Lists the unread keys that may change the result, with their values. `inert` has lists of keys, separated by spaces, that
-    /// are left out. Also left out are null values and, if `inert` is not empty, the key-value pairs in [`NEUTRAL`].
+    /// Lists the unread keys that may change the result, with their values. Leaves out the keys in `inert` (lists of keys,
+    /// separated by spaces), null values and, if `inert` is not empty, the key-value pairs in [`NEUTRAL`].
     pub fn unread(&self, inert: &[&str]) -> Vec<String> {
         let (read, ignored) = (self.read.borrow(), self.ignored.borrow());
         let neutral = |key: &str, value: &Value| {
@@ -363,8 +363,8 @@ impl<'a> Keys<'a> {
             .collect()
     }
 
-    /// Returns an error if there are [unread keys](Self::unread), or if a key was read although the caller declares that the
-    /// key does not change the result.
+    /// Ends the reading of an object. Returns an error if there are [unread keys](Self::unread), or if a key was read although
+    /// the caller declares that it does not change the result.
     pub fn finish(&self, what: &str, inert: &[&str]) -> Result<(), String> {
         let (unread, read) = (self.unread(inert), self.read.borrow());
         if let Some(key) = read.iter().find(|key| self.declared(key)) {

@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use super::{Invalid, LoadError, Source, TensorSpec};
 use crate::{Real, Tensor};
 
-/// Loads tensors from [`Weights`](super::Weights) and converts them to the scalar of the model. If the weights of a path are
-/// sites, the path passes each tensor on to [`Numerics::site`](crate::Numerics::site).
+/// Loads tensors from [`Weights`](super::Weights) and converts them to the scalar of the model. Does not call hooks: if the
+/// weights of a path are sites, the path itself passes each tensor to [`Numerics::site`](crate::Numerics::site).
 pub struct Loader<'a, T> {
     /// Prefix that is added to the name of every tensor, e.g. `model.layers.0.`.
     pub prefix: String,
@@ -19,8 +19,8 @@ pub struct Loader<'a, T> {
 /// Maximum number of listed tensors. Longer lists are cut off after this number; no real checkpoint has so many tensors.
 const MOST_TENSORS: usize = 1 << 20;
 
-/// Returns the list of tensors that `build` requests, in the order of the requests; at most 2²⁰ tensors. The tensors
-/// returned to `build` have a shape but no elements, so that they take no memory; [`Loader::scalars`] returns zeros.
+/// Runs `build` without weights (a dry run), and returns the list of the tensors that `build` requests, in this order; at most
+/// 2²⁰ tensors. `build` gets tensors with a shape but without elements, which take no memory; [`Loader::scalars`] returns zeros.
 pub fn asked<T: Real, R>(build: impl FnOnce(&mut Loader<'_, T>) -> Result<R, LoadError>) -> Vec<TensorSpec> {
     let mut loader = Loader {
         prefix: String::new(),
@@ -44,8 +44,8 @@ impl<'a, T: Real> Loader<'a, T> {
         }
     }
 
-    /// Calls `get` with the full name of a tensor to get its elements, and checks their number. Returns the full name and the
-    /// elements. A dry run only records the tensor, and returns no elements.
+    /// Gets the elements of a tensor by calling `get` with the full name of the tensor, and checks the number of elements.
+    /// Returns the full name and the elements. A dry run only records the tensor, and returns no elements.
     fn take<E>(
         &mut self,
         name: &str,

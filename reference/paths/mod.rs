@@ -1,8 +1,8 @@
 //! Model paths. A path implements one kind of model; it consists of a folder next to this file and an entry of [`PATHS`].
 //!
-//! A [`Path`] reads a configuration file into a [`Config`]. [`load`] makes a [`Model`] from a [`Config`] and [`Weights`]. A
-//! model creates a [`State`] and runs [`Input`]s on it. All of these are trait objects, so that code that runs models does not
-//! depend on the list of paths. Properties of a single path are in its own module, with its own types.
+//! A [`Path`] reads a configuration file into a [`Config`]. [`load`] makes a [`Model`] from a [`Config`] and [`Weights`]. A model
+//! creates a [`State`] and runs [`Input`]s on it. All of these are trait objects, so that code that runs models does not depend
+//! on the list of paths. The module of a path also has public types for the properties that only this path has.
 //!
 //! # Possible properties of a path
 //!
@@ -107,7 +107,7 @@ impl Path {
 /// List of all paths.
 pub static PATHS: &[&Path] = &[&deepseek_v4::PATH, &gqa::PATH, &hybrid::PATH, &swap_ffn::PATH];
 
-/// Returns the model implementations whose input is token ids; the others take vectors.
+/// Returns the paths whose models read token ids; the models of other paths take vectors.
 pub fn readers() -> Vec<&'static Path> {
     PATHS.iter().copied().filter(|path| path.reads_tokens()).collect()
 }
@@ -159,7 +159,7 @@ pub fn find_in(paths: &[&'static Path], json: &str) -> Result<&'static Path, Str
     })
 }
 
-/// Parses the text of a `config.json` by the model implementation ([`Path`]) for the `model_type` in the text.
+/// Reads and checks the text of a `config.json`. The `model_type` in the text selects the [`Path`] that reads it.
 pub fn read(json: &str) -> Result<Box<dyn Config>, String> {
     find(json)?.config(json)
 }

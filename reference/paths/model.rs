@@ -69,8 +69,8 @@ pub trait Model<T: Real>: Any + Send + Sync {
 
     /// Runs only the layers from `layer` on, for all tokens `ids` of a sequence. `stream` is the residual stream that enters
     /// `layer`: the tensor of the previous layer at the path's [stream](super::Path::stream). `numerics` is called at the sites
-    /// from `layer` on. The result is the tensor at the path's [output](super::Path::output), bit-identical to a run
-    /// of the whole model with this stream. Several runs with the same first layers can therefore compute these layers once.
+    /// from `layer` on. The result is the tensor at the path's [output](super::Path::output), bit-identical to a run of the whole
+    /// model with this stream. If several runs have the same first layers, a caller can therefore compute these layers once.
     /// Returns `None` if models of the path cannot start at a layer.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ pub struct RopeConfig {
     pub most_tokens: Option<usize>,
 }
 
-/// Values for a RoPE that the RoPE object of `config.json` does not give: sizes, defaults and top-level keys.
+/// Values that are needed to read a RoPE, but are not in the RoPE object of `config.json`: sizes, defaults and top-level keys.
 #[derive(Clone, Copy)]
 pub(super) struct Around {
     /// Name of the model family, for error messages.
@@ -166,8 +166,8 @@ impl Around {
                     }
                 };
                 let short = factors("short_factor")?;
-                // Sequences longer than the original context would need the long factors. Refuse such sequences, because the
-                // cached keys were rotated with the short factors.
+                // LongRoPE needs the long factors for sequences longer than the original context. Refuse such sequences: their
+                // first keys are already cached, rotated with the short factors.
                 factors("long_factor")?;
                 let times = times(original)?;
                 let grows = if times <= 1.0 {

@@ -23,7 +23,7 @@ pub trait Weights {
     fn integers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<u32>, Self::Error>;
 }
 
-/// Error if a model cannot be made although its tensors can be read. [`load`](super::load) converts this error to
+/// Error if the tensors can be read, but no model can be made from them. [`load`](super::load) converts this error to
 /// [`Weights::Error`], which must implement `From<Invalid>`: `String`, a boxed error and the error of the module `weights` do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
@@ -59,7 +59,8 @@ impl From<Invalid> for LoadError {
 /// Weights as a trait object.
 pub type Source<'a> = dyn Weights<Error = LoadError> + 'a;
 
-/// Adapter from [`Weights`] to a [`Source`], which has another error type; stores the original error of the weights.
+/// Adapter that turns [`Weights`] into a [`Source`], which has another error type. Stores the original error, so that the caller
+/// can return it.
 pub(super) struct Kept<'a, W: Weights + ?Sized> {
     pub weights: &'a mut W,
     pub error: Option<W::Error>,

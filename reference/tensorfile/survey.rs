@@ -57,7 +57,7 @@ impl TensorFile {
         Ok(file)
     }
 
-    /// Same as [`TensorFile::open`], but accepts damaged folders: returns all readable tensors, and the flaws of the files.
+    /// Same as [`TensorFile::open`], but accepts damaged folders: returns all readable tensors, and a [`Flaw`] for each problem.
     ///
     /// # Errors
     /// Returns an error if a single file cannot be read, or if a folder has neither a readable index nor a safetensors file.

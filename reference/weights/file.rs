@@ -19,7 +19,7 @@ use crate::tensorfile::{Tensor, TensorFile};
 /// Tensors of a checkpoint, which are decoded when they are read. The [module](super) describes the supported formats.
 pub struct Safetensors {
     files: TensorFile,
-    /// Maps the name of a tensor in models to its name in the files; has only names that differ.
+    /// Maps the name by which models request a tensor to the name in the files; contains only names that differ.
     renamed: BTreeMap<String, String>,
     /// Position of each matrix that is part of a stack of experts, by the name of the matrix.
     stacked: BTreeMap<String, Stacked>,
@@ -98,7 +98,7 @@ impl Safetensors {
         Some(Tensor { shape, bytes, ..whole })
     }
 
-    /// Converts the name of a tensor in published files to the name that models use.
+    /// Converts the name of a tensor in published files to the name by which models request the tensor.
     pub fn asked(name: &str) -> String {
         stacks::renamed(name).unwrap_or_else(|| name.into())
     }
@@ -134,7 +134,8 @@ impl Safetensors {
         self.find(&spec.name, &spec.shape, spec.integer).map(|_| ())
     }
 
-    /// Returns true if the files have no tensor with the name of a stack, but single matrices of the stack (at least the first).
+    /// Returns true if a stack of matrices is stored as single matrices: the files lack the stack, but have at least its first
+    /// matrix.
     fn in_parts(&self, TensorSpec { name, shape, .. }: &TensorSpec) -> bool {
         let first = || stacks::matrices(name, shape).next();
         self.entry(name).is_none() && first().is_some_and(|(first, _)| self.entry(&first).is_some())

@@ -47,8 +47,8 @@ const OUTSIDE: &[(&str, &str)] = &[
     ("hc_head_scale", "model.hc_head.hc_scale"),
 ];
 
-/// Converts a published name to the name that models use; `None` if the name does not change. If a file also has a tensor under
-/// the name that models use, the caller prefers that tensor.
+/// Converts a published name to the name that models use; `None` if the name does not change. If a file has tensors under both
+/// names, the caller prefers the tensor under the name that models use.
 pub(super) fn renamed(name: &str) -> Option<String> {
     let inner = name.strip_prefix("model.").unwrap_or(name);
     let new = match inner.strip_prefix("layers.").and_then(|rest| rest.split_once('.')) {

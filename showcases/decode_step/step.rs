@@ -36,7 +36,7 @@ fn known(key: &str, format: &str, formats: &[&str]) -> Result<(), Mistake> {
     ))
 }
 
-/// Lock that allows only one text to be read at a time: the intermediate values take hundreds of megabytes for each text.
+/// Lock by which kernels read only one text at a time: the intermediate values of a text take hundreds of megabytes.
 static ALONE: Mutex<()> = Mutex::new(());
 
 impl WholeStep {
@@ -44,7 +44,7 @@ impl WholeStep {
     /// formats): the variant stores keys in the KV-record format that they name.
     ///
     /// # Errors
-    /// Returns an error if no variant has the name, the recipe rounds tensors other than keys, or kernels do not know a format.
+    /// Returns an error if no variant has the name, the recipe rounds tensors other than keys, or no kernel supports a format.
     pub fn find(name: &str, rounds: &[Round], weights: Option<&str>, index: Option<&str>) -> Result<Self, Mistake> {
         let weights = weights.unwrap_or(Formats::F32.weights);
         known("weights", weights, &WEIGHTS)?;

@@ -197,8 +197,8 @@ fn unfused(g: &mut Graph) -> Done {
     })
 }
 
-/// Adds the launches of a variant with products by cuBLASLt, in bf16 or in E4M3. The products of gate and up are stored as
-/// `into`.
+/// Adds the launches of a variant with products by cuBLASLt, in bf16 or in E4M3. The products with the gate and up weights are
+/// stored in the type `into`.
 fn cublaslt(g: &mut Graph, into: Sum) -> Done {
     let (rows, [d, f, size]) = (rows(g), g.sizes(["D", "F", "size"]));
     let (entry, bytes) = match into {

@@ -1,15 +1,15 @@
-//! A stretch (consecutive events) of a token of Swap-FFN. Every core has a vector x. In each event, a router decides if the core
-//! exchanges x with one of four banks of memory. Then x passes through an FFN that all cores share: x ← W2·(silu(W1·n) ⊙ W3·n)
-//! with n = norm(x). The stretch begins with x, or with a token that FiLM spreads over the cores. It may end with pooling and
-//! decoding of the cores.
+//! A stretch (consecutive events) in the computation of a token by Swap-FFN. A token is expanded to cores, and every core has a
+//! vector x. In each event, a router decides if the core exchanges x with one of four banks of memory. Then x passes through an
+//! FFN that all cores share: x ← W2·(silu(W1·n) ⊙ W3·n) with n = norm(x). The stretch begins with x, or with a token that FiLM
+//! spreads over the cores. It may end with pooling and decoding of the cores.
 //!
 //! Errors: the reference runs on numbers that carry the variance of their error ([`crate::varied`]). If a kernel rounds operands
-//! before it multiplies (`operands`), that rounding is added. A kernel's numbers must be within eight standard deviations of the
-//! reference's.
+//! before it multiplies them (to the type `operands`), the variance of this rounding is added. A kernel's numbers must be within
+//! eight standard deviations of the reference's.
 //!
-//! Decisions (gate and bank) have no error bound. If the logits of a decision are closer together than their errors, either
-//! outcome is allowed, and all later values depend on the outcome. If the kernel's own `decisions` are given, the reference
-//! follows each decision that errors allow, and takes its own decision otherwise.
+//! Decisions (gate and bank) have no error bound. If the errors of the logits leave a decision open, either outcome is allowed,
+//! and all later values depend on the outcome. If the kernel's `decisions` are given, the reference follows each of them that the
+//! errors allow, and otherwise decides itself.
 
 use reference::paths::swap_ffn::{BANKS, Collapse, Config, Ffn, Film, IDENTITY, LaneRule, Model, Router, State};
 use reference::{Choice, Numerics, Real, Site, Tensor as Numbers};
@@ -75,7 +75,7 @@ pub const SWAP_FFN: Operation = Operation {
     ..Operation::NONE
 };
 
-/// Model and sizes of a call.
+/// Model and sizes of a call of [`SWAP_FFN`].
 struct Stretch {
     model: Model<Varied>,
     /// Sizes B, C, D: batch, cores, width of x.
@@ -271,8 +271,8 @@ struct Follow {
     codes: Option<Vec<u8>>,
     /// The FFN's gate before silu is applied.
     gate: Vec<Varied>,
-    /// For each decision: true if the errors of logits leave both gate states possible, and a flag for each lane, true if the
-    /// errors leave this lane possible.
+    /// For each decision: true if the errors of the logits allow the gate to be open or closed; and for each lane, true if the
+    /// errors allow this lane to be selected.
     open: Vec<(bool, Vec<bool>)>,
     /// Factor that widens bounds because of errors in sums of squares ([`Terms::widening`]).
     widening: f64,
@@ -301,7 +301,7 @@ impl Follow {
         self.codes = codes.map(|codes| codes.iter().map(|code| *code as u8).collect());
     }
 
-    /// Returns the alternative decisions: the reference did not take them, but the errors of the logits allow them.
+    /// Returns the decisions that differ from the reference's, but are allowed because of the errors of the logits.
     fn others(&self) -> Vec<Other> {
         let [gates, lanes] = &self.decided;
         let mut others = Vec::new();

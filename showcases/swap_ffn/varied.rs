@@ -2,11 +2,11 @@
 //! rounds the operands of products. Such rounding errors are larger than those of sums and average out, so a worst-case bound
 //! would be too wide.
 //!
-//! An operation adds the square of its rounding error to the variance ([`reference::errors`]). A sum of n products t adds the
-//! variance of a sum in any order, n·u²·(s² + Σt²) or more, with the sum s and the unit roundoff u ([`Terms::variance`]). Errors
-//! of the terms of a sum are taken as independent; products of equal numbers are taken to have equal errors. Both operands of a
-//! product or a quotient may have the same error, so the variance is then at most twice that of independent errors. A kernel's
-//! number must be within λ = 8 standard deviations of the reference's.
+//! An operation adds the square of its rounding error to the variance ([`reference::errors`]). The additions in a sum s of n
+//! products t add a variance of at least n·u²·(s² + Σt²), which holds for any order; u is the unit roundoff
+//! ([`Terms::variance`]). Errors of the terms of a sum are taken as independent; products of equal numbers are taken to have
+//! equal errors. Both operands of a product or a quotient may have the same error, so the variance is then at most twice that of
+//! independent errors. A kernel's number must be within λ = 8 standard deviations of the reference's.
 
 use reference::errors::{ErrorModel, LAMBDA, Number, U};
 use safetensors::Dtype;

@@ -59,7 +59,7 @@ impl<T: Real, P: Policy<T>> Form<T> for Chunked<P> {
     }
 }
 
-/// Inputs of one chunk, rounded by the policy.
+/// Inputs of one chunk, rounded by the [`Policy`] as a kernel would round them.
 struct Chunk<'a, T, P> {
     form: &'a Chunked<P>,
     /// Number of key and value channels, K and V.

@@ -47,7 +47,8 @@ pub trait Form<T: Real>: Sync {
     }
 
     /// Computes one value head of one sequence: replaces `state` `[K, V]` by the state after the sequence, and fills `out`
-    /// `[tokens, V]`. `L` is the layout of the pool: the recurrent form stores (rounds) the state in this layout after a token.
+    /// `[tokens, V]`. `L` is the memory layout of states in the pool: the recurrent form converts the state to this layout when
+    /// it rounds the state after each token.
     fn head<L: Layout>(&self, head: &Head<T>, state: &mut [T], out: &mut [T]);
 }
 

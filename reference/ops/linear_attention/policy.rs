@@ -18,7 +18,7 @@ pub enum Intermediate {
     A,
     /// P `[L, L]`.
     P,
-    /// Operands of the products that give the inverse, in blocks of at most [`BLOCK`](super::BLOCK) rows.
+    /// Operands of the matrix products by which I + A is inverted, in blocks of at most [`BLOCK`](super::BLOCK) rows.
     InverseOperand,
     /// (I + A)⁻¹ `[L, L]`.
     Inverse,
@@ -32,7 +32,7 @@ pub enum Intermediate {
     W,
     /// exp(G) q `[L, K]`.
     DecayedQuery,
-    /// exp(G_L − G) k `[L, K]`.
+    /// Keys decayed to the end of the chunk, exp(G_L − G) k, `[L, K]`.
     DecayedKey,
     /// Copy of the state `[K, V]` that is an operand of matrix products.
     StateOperand,

@@ -14,7 +14,7 @@ pub struct Recurrent<'a, T> {
     /// True to compute Sᵀk and Sᵀq in one pass over S, as decode kernels do: o = scale (Sᵀq + (k·q) d), where S is decayed
     /// but not yet updated. The result is the same in exact arithmetic.
     pub one_pass: bool,
-    /// Change (e.g. rounding) that is applied to the state when it is stored after each token.
+    /// Rounding (or another change) of the state, which is applied after each token.
     pub store: Store<'a, T>,
 }
 

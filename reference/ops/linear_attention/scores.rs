@@ -1,4 +1,4 @@
-//! Products q·k and k·k between the rows of a chunk, with the decay between the two rows.
+//! Products q·k and k·k of pairs of rows of a chunk, each multiplied by the decay from the earlier to the later row.
 //!
 //! The exponents are differences of decay sums, G_i − G_j ≤ 0, so that no exponential overflows. Computing exp(G_i) · exp(−G_j)
 //! instead would overflow.

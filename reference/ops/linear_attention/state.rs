@@ -10,7 +10,7 @@ use crate::{Real, Tensor};
 pub trait Layout: Send + Sync + 'static {
     /// The transposed layout.
     type Other: Layout;
-    /// True if a matrix is stored as `[V, K]`.
+    /// True if a matrix is stored as `[V, K]`, false if as `[K, V]`.
     const TURNED: bool;
 
     /// Returns the number of rows and of columns of a stored matrix.
@@ -133,7 +133,7 @@ impl<T: Real, L: Layout> State<T, L> {
     /// Returns the sizes `[slots, HV, K, V]`, in this order for every layout.
     pub fn sizes(&self) -> [usize; 4] {
         let [slots, heads, rows, cols] = self.dimensions();
-        // In the layout [V, K], `stored` swaps two dimensions; it also converts from storage order to K, V.
+        // `stored` maps K and V to storage order. It swaps two sizes or none, so it also maps the stored sizes back to K and V.
         let [key_dim, value_dim] = L::stored(rows, cols);
         [slots, heads, key_dim, value_dim]
     }

@@ -60,7 +60,7 @@ pub(super) struct Indexer<T> {
     pub top_k: usize,
 }
 
-/// Context of a call, with the RoPE of the layer.
+/// Context of a call of a layer (layer index, position, hooks), with the RoPE of the layer.
 pub(super) type Context<'a, T> = crate::paths::context::Context<'a, T, &'a Rope<T>>;
 
 impl<T: Real> Context<'_, T> {
@@ -71,7 +71,7 @@ impl<T: Real> Context<'_, T> {
 }
 
 impl<T: Real> Layer<T> {
-    /// Runs the layer on the streams `[T, n, D]` in place.
+    /// Runs the layer on the residual streams `[T, n, D]` of T tokens, in place.
     pub fn forward(&self, x: &mut Tensor<T>, state: &mut LayerParts<T>, ids: &[u32], cx: &mut Context<'_, T>) {
         cx.pass(INPUT, x);
 
@@ -257,8 +257,9 @@ impl<T: Real> Layer<T> {
 }
 
 impl<T: Real> Compressor<T> {
-    /// Pools the call's tokens. Returns the completed entries after RMSNorm and RoPE, and the index of the first entry; `None` if
-    /// no entry is complete. The RoPE position of an entry is the position of the first token of its window.
+    /// Adds the tokens of the call to the compressor's state. Returns the entries that these tokens complete, after RMSNorm and
+    /// RoPE, and the index of the first entry; `None` if the tokens complete no entry. The RoPE position of an entry is the
+    /// position of the first token of its window.
     fn compress(
         &self,
         x: &Tensor<T>,
@@ -342,8 +343,8 @@ impl<T: Real> Entries<T> {
         }
     }
 
-    /// Returns the mean over heads of the probability of each selected entry, `[rows, k]`. `p` holds the probabilities `[rows,
-    /// heads, keys]`; the keys of the entries begin at column `offset`.
+    /// Returns the attention mass of each selected entry, `[rows, k]`: the mean over heads of its attention probability. `p`
+    /// holds the probabilities `[rows, heads, keys]`; the keys of the entries begin at column `offset`.
     fn mass(&self, choice: &Choice<T>, rows: std::ops::Range<usize>, heads: usize, p: &[T], offset: usize) -> Vec<T> {
         let width = offset + self.numbers.len();
         let mut mass = vec![T::ZERO; rows.len() * choice.k];

@@ -1,4 +1,4 @@
-//! Registration of the path: its [`Path`] and the implementations of the path traits.
+//! Registers DeepSeek-V4 as a path (an implementation of one kind of model): the static [`Path`], and the traits of all paths.
 
 use super::{Config, Model, RouterType, SITES, State, read};
 use crate::paths::{self, Input, LoadError, Path, Source, Takes, TensorSpec};

@@ -38,8 +38,8 @@ pub struct LayerParts<T> {
     pub index: Option<CompressedParts<T>>,
 }
 
-/// State of a compressor between two tokens. dim is `head_dim`, or `index_head_dim` in the indexer. The width of pending rows
-/// is `2 · dim` in sparse layers, whose windows overlap, and `dim` in heavy layers.
+/// State of a compressor between two tokens. dim is `head_dim`, or `index_head_dim` in the indexer. The width of pending rows (of
+/// tokens that are not yet pooled) is `2 · dim` in sparse layers, whose windows overlap, and `dim` in heavy layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompressedParts<T> {
     /// Entries completed so far, `[tokens / rate, dim]`.

@@ -11,8 +11,8 @@ use crate::paths::{self, LoadError, Loader, Path, RopeConfig, Source, Takes, Ten
 use crate::sites::Growth;
 use crate::{Numerics, Real, SiteInfo};
 
-/// Sizes of a model and the kinds of its layers, read from a `config.json`. All decoder-only models have these fields; `own` holds
-/// the fields of one kind of model ([`Path`]).
+/// Sizes of a model and the kinds of its layers, read from a `config.json`. All decoder-only models have these fields; `own`
+/// holds the other fields, which only one kind of model ([`Path`]) has.
 #[derive(Clone, Debug)]
 pub struct Decoder<Own> {
     /// Number of token ids; each id is below this number.
@@ -57,7 +57,7 @@ pub struct Decoder<Own> {
     pub own: Own,
 }
 
-/// Kind of one layer: its token mixer, window, RoPE and feed-forward part.
+/// Properties of one layer: its token mixer (attention or delta rule), window, RoPE and feed-forward part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerConfig {
     /// True if the layer has attention, false if it has a delta rule.
@@ -70,7 +70,7 @@ pub struct LayerConfig {
     pub experts: bool,
 }
 
-/// The part of a configuration that is specific to one path, and the constructor of the path's layers.
+/// The part of a configuration that only one path (implementation of one kind of model) has, and the constructor of its layers.
 pub(in crate::paths) trait Decodes: Clone + Debug + Send + Sync + 'static {
     /// [`Path`] that reads this kind of configuration and loads its models.
     const PATH: &'static Path;
@@ -138,7 +138,8 @@ impl<O: Decodes> paths::Config for Decoder<O> {
         self.tie_word_embeddings && site.name == HEAD_WEIGHT
     }
 
-    /// Returns 1 for a cache that keeps a row for every token; `None` for a cache with a window, and for a recurrent state.
+    /// Returns the number of tokens per row of a growing cache: 1, since the cache keeps a row for every token. `None` for a
+    /// cache with a window, and for a recurrent state.
     fn tokens_per_row(&self, site: &SiteInfo, layer: usize) -> Option<usize> {
         let grows = site.cache?.growth == Growth::Token && self.layers[layer].window.is_none();
         grows.then_some(1)

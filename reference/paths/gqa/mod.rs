@@ -26,7 +26,7 @@ pub use sites::SITES;
 
 use super::Path;
 
-/// Context of a call with the RoPE of the layer; `None` if the layer has no RoPE.
+/// Context of a call of a layer (layer index, position, hooks, RoPE); its RoPE is `None` if the layer has no RoPE.
 pub(in crate::paths) type Context<'a, T> = super::context::Context<'a, T, Option<&'a crate::ops::rope::Rope<T>>>;
 
 /// Transformers with grouped-query attention.

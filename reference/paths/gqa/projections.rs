@@ -1,4 +1,4 @@
-//! Loads the weights of projections and hands each to the hook `Numerics::site` under the name of its site.
+//! Loads the weights of projections (linear layers), and passes each weight to the hook `Numerics::site`, which may change it.
 
 use super::decoder::Decodes;
 use super::parts::Parts;
@@ -7,7 +7,8 @@ use crate::ops::projection::Projection;
 use crate::paths::LoadError;
 use crate::{Real, Site, Tensor};
 
-/// Copies some rows of a tensor. Returns no rows for the empty tensors of a dry read, which only lists the tensors of the model.
+/// Copies the rows `rows` of a tensor. Returns no rows for the empty tensors of a dry read, which only lists the tensors of the
+/// model.
 pub(in crate::paths) fn pick<T: Real>(all: &Tensor<T>, rows: impl Iterator<Item = usize>) -> Tensor<T> {
     match all.data.is_empty() {
         true => Tensor::new([0, all.cols()], Vec::new()),
@@ -25,8 +26,8 @@ impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
         })
     }
 
-    /// Makes a SwiGLU layer from the tensors `STEM.NAME`; `sites` and `names` are those of the gate, up and down projections.
-    /// `number` is the index of the expert if experts share these sites, else 0.
+    /// Makes a SwiGLU layer from the tensors `STEM.NAME`; `sites` has the sites, and `names` the tensor names, of the gate, up
+    /// and down weights. `number` is the index of the expert if experts share these sites, else 0.
     pub fn gated_mlp(
         &mut self,
         (sites, number): ([&'static str; 3], usize),

@@ -12,7 +12,8 @@ use crate::paths::rope::Around;
 /// Reads a `config.json`.
 ///
 /// # Errors
-/// Returns an error for a missing key, a wrong type, values that contradict each other, and a key that is not read.
+/// Returns an error for a missing key, a wrong type, values that contradict each other, and an unknown key that may change the
+/// result.
 pub(super) fn config(json: &str, inert: &[&str]) -> Result<Config, String> {
     let map: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
     let keys = Keys::new(&map, inert);
@@ -22,8 +23,8 @@ pub(super) fn config(json: &str, inert: &[&str]) -> Result<Config, String> {
     Ok(config)
 }
 
-/// Returns text for the error about an unknown family: the known family that leaves the fewest keys of the file unread, with
-/// these keys.
+/// Describes, for the error message about an unknown family, the most similar known family: the one that leaves the fewest keys
+/// of the file unread, with these keys.
 pub(super) fn nearest(json: &str) -> Option<String> {
     let map: Map<String, Value> = serde_json::from_str(json).ok()?;
     let differs = |family: &'static Family| {
@@ -175,7 +176,8 @@ impl Read<'_> {
         Ok((count, per_token))
     }
 
-    /// Returns the kind of each layer. Every layer with RoPE gets the RoPE index 0; [`Self::ropes`] may change the index.
+    /// Returns the kind of each layer. Layers with RoPE get the index 0 in the list of RoPEs; [`Self::ropes`] may change this
+    /// index.
     fn layers(&self, count: usize) -> Result<Vec<LayerConfig>, String> {
         let with_rope = self.with_rope(count)?;
         let windows = self.windows(count, &with_rope)?;
@@ -195,7 +197,7 @@ impl Read<'_> {
         }
         let interval = self.keys.up_to("no_rope_layer_interval", MOST_LAYERS)?.unwrap_or(4);
         match self.keys.optional::<Vec<u8>>("no_rope_layers")? {
-            // In spite of the name of the key, 1 stands for a layer with RoPE.
+            // In spite of the name `no_rope_layers`, an entry of 1 stands for a layer with RoPE.
             Some(said) => {
                 self.keys.for_each_layer("no_rope_layers", said.len(), count)?;
                 Ok(said.iter().map(|&with| with != 0).collect())
@@ -215,7 +217,8 @@ impl Read<'_> {
     fn windows(&self, count: usize, with_rope: &[bool]) -> Result<Vec<Option<usize>>, String> {
         let (keys, windows, family) = (self.keys, self.family.windows, self.family.model_type);
         if windows == Windows::Never {
-            // Some files have `layer_types` although the family has no windows; accept the key if all layers are full attention.
+            // Some files have `layer_types` although the family has no windows: accept the key if it gives all layers full
+            // attention.
             let slides = self.layer_types(count)?.is_some_and(|said| said.contains(&true));
             let message = format_args!("has 'sliding_attention', but no layer of a {family} has a window");
             keys.refuse(slides, "layer_types", message)?;
@@ -226,13 +229,14 @@ impl Read<'_> {
             Windows::AllIfUsed | Windows::FromLayer | Windows::WithoutRope => keys.flag("use_sliding_window", false)?,
             _ => true,
         };
-        // Require the key if the window is used: in most families of `transformers`, a missing key means a window of 4096, but
-        // null means no window.
+        // Require the key `sliding_window` if the model uses the window: in most families of `transformers`, a missing key means
+        // a window of 4096, but null means no window.
         if used && !matches!(family, "mixtral" | "phi3" | "smollm3") {
             keys.given::<Value>("sliding_window")?;
         }
         let window = window.filter(|_| used);
-        // Read the key in every family with windows, since an unread key is an error. Only `Windows::FromLayer` uses the value.
+        // Read `max_window_layers` in every family with windows, since an unread key is an error. Only `Windows::FromLayer` uses
+        // it.
         let first: Option<usize> = keys.optional("max_window_layers")?;
         let said = self.layer_types(count)?;
         let first = first.unwrap_or(28);

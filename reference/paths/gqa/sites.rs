@@ -4,8 +4,8 @@ use crate::sites::Decision;
 use crate::sites::Growth::Token;
 use crate::sites::Held::{Key, Value};
 
-/// Names of layer types: layers with one dense feed-forward layer; layers with experts; and layers that round x / rms(x) to the
-/// model's data type before the multiplication by the norm's weight.
+/// Names of layer types: layers with one dense feed-forward layer; layers with experts; and layers whose norms round x / rms(x)
+/// to the model's data type before the multiplication by the norm's weight.
 const DENSE: &[&str] = &["dense"];
 const EXPERTS: &[&str] = &["experts"];
 const ROUNDS_FIRST: &[&str] = &["norm_before_weight"];

@@ -53,7 +53,8 @@ impl<T: Real> Low<T> {
 }
 
 impl<T: Real> Mixer<T> for DeltaRule<T> {
-    /// Returns the zero state: the last inputs of the convolution, `[kernel − 1, channels]`, and the matrices `[HV, K, V]`.
+    /// Returns the state before the first token, all zeros: the last inputs of the convolution, `[kernel − 1, channels]`, and the
+    /// matrices of the delta rule, `[HV, K, V]`.
     fn memory(&self) -> Memory<T> {
         let sizes = self.sizes;
         let matrices = [sizes.value_heads, sizes.key_dim, sizes.value_dim];

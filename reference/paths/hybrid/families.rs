@@ -5,8 +5,8 @@
 pub struct Family {
     /// `model_type` of its `config.json`.
     pub model_type: &'static str,
-    /// `model_type` of the object `text_config` that holds the keys of the language model; `None` if the keys are at the top
-    /// level. With `text_config`, tensor names begin with `model.language_model.`.
+    /// `model_type` within `text_config`, the object that holds the keys of the language model; `None` if these keys are at the
+    /// top level of the file. With `text_config`, tensor names begin with `model.language_model.`.
     pub nested: Option<&'static str>,
     /// Rule that selects the layers with experts.
     pub experts: Experts,

@@ -2,7 +2,8 @@
 //! key is not projected from the latent, and all heads share it. RoPE is not used.
 //!
 //! An engine caches latents and shared key parts. The reference caches keys and values instead: it projects the latent of each
-//! token once, when the token is read. The result is the same as projecting the cached latents again at each later token.
+//! token once, when the token is read. The results are equal: an engine projects the same cached latents, but again for each
+//! later token.
 
 use super::sites::*;
 use crate::ops::grouped_attention::KvCache;
@@ -24,7 +25,7 @@ pub(super) struct LatentAttention<T> {
     pub heads: Projection<T>,
     /// Number of attention heads.
     pub count: usize,
-    /// Numbers of channels: of the part of a key that a single head has, of the part that all heads share, and of a value.
+    /// Numbers of channels: of the key part that each head has for itself, of the key part that all heads share, and of a value.
     pub dims: [usize; 3],
     pub scale: T,
 }

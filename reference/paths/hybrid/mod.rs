@@ -7,8 +7,9 @@
 //! Qwen's families; [`kimi`] describes the differences of Kimi-Linear.
 //!
 //! Norms are zero-centred, x̂ · (1 + w); 1 + w is computed when a model is loaded. Some checkpoint tensors hold several weights:
-//! queries with gates and, in Qwen3-Next, `in_proj_qkvz` and `in_proj_ba`. The loader splits them, and each part has a site of
-//! its own. So a format with one scale for several outputs computes the scale within a part, not within the checkpoint's tensor.
+//! queries with gates and, in Qwen3-Next, `in_proj_qkvz` and `in_proj_ba`. The loader splits such a tensor into its weights, each
+//! with its own site. If a format has one scale for several outputs, the scale is therefore computed for outputs of one weight,
+//! not of the whole checkpoint tensor.
 //!
 //! # Layers with a delta rule
 //!

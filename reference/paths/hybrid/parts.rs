@@ -67,7 +67,8 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
         })
     }
 
-    /// Makes the projections to queries and to gates from one tensor: for each head, the query's rows, then the gate's rows.
+    /// Makes the projections to queries and to gates from one tensor, which has for each head the query's rows, then the gate's
+    /// rows.
     fn queries_and_gates(&mut self) -> Result<[Projection<T>; 2], LoadError> {
         let config = self.config;
         let (heads, dim) = (config.num_attention_heads, config.head_dim);

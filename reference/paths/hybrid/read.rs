@@ -16,14 +16,16 @@ use crate::paths::rope::Around;
 /// prediction, on which the logits do not depend.
 const OWN_INERT: &str = "mamba_ssm_dtype mtp_num_hidden_layers mtp_use_dedicated_embeddings";
 
-/// Keys next to `text_config` that concern images only, or that `text_config` also has.
+/// Keys of the outer object, next to `text_config`, that the reader ignores: they concern images only, or are also in
+/// `text_config`.
 const BESIDE_TEXT: &str =
     "image_token_id language_model_only video_token_id vision_config vision_end_token_id vision_start_token_id";
 
 /// Reads a `config.json`.
 ///
 /// # Errors
-/// Returns an error for a missing key, a wrong type, values that contradict each other, and a key that is not read.
+/// Returns an error for a missing key, a wrong type, values that contradict each other, and an unknown key that may change the
+/// result.
 pub(super) fn config(json: &str, inert: &[&str]) -> Result<Config, String> {
     let map: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
     let keys = Keys::new(&map, inert);

@@ -5,13 +5,14 @@ use serde::Deserialize;
 use super::lanes::LaneRule;
 use crate::paths::keys::{MOST_LAYERS, MOST_SIZE};
 
-/// Numbers that the router compares to decide if a core exchanges its vector (the gate is open) and with which memory bank.
-/// Logits and probabilities give the same decisions in exact arithmetic, but rounded probabilities may not: in bf16, the sigmoid
-/// is above ½ only for logits above 2^-7, and two probabilities of a softmax may be equal although their logits differ.
+/// Numbers that the router compares. They decide if a core (which has one of the vectors of a token) exchanges its vector, i.e.
+/// the gate is open, and with which memory bank. Logits and probabilities give the same decisions in exact arithmetic, but
+/// rounded probabilities may not: in bf16, the sigmoid is above ½ only for logits above 2^-7, and two probabilities of a softmax
+/// may be equal although their logits differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DecisionRule {
-    /// The gate is open if its logit l > 0; the bank in the lane with the largest logit q is selected.
+    /// The gate is open if its logit l > 0. The lane (entry of the core's map) with the largest logit q selects its bank.
     Logits,
     /// The gate is open if sigmoid(l) > ½; the bank in the lane with the largest softmax(q) is selected.
     Probabilities,

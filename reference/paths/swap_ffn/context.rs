@@ -1,4 +1,4 @@
-//! Calls of the hooks at the sites of the path.
+//! Calls the hooks of [`crate::Numerics`] at the sites (named tensors and decisions) of the path.
 
 use crate::{Choice, Real, Tensor};
 

@@ -37,8 +37,8 @@ pub fn is_permutation(map: u8) -> bool {
 }
 
 impl LaneRule {
-    /// Returns the map after an exchange with the bank in lane `selected`, which must be below [`BANKS`]. Maps that are not
-    /// permutations are changed by the same rule.
+    /// Returns the map after an exchange with the bank in lane `selected`, which must be below [`BANKS`]. The rule also applies
+    /// to maps that are not permutations.
     pub fn update(self, map: u8, selected: usize) -> u8 {
         let mut lanes = decode(map);
         match self {

@@ -27,7 +27,7 @@ pub use router::{Decisions, Router};
 pub use sites::SITES;
 pub use state::State;
 
-/// Loads every tensor of [`Config::tensors`] from `weights`, and calls `numerics` at the tensor's site.
+/// Loads every tensor of [`Config::tensors`] from `weights`, and calls `numerics` at the site of each tensor.
 ///
 /// # Errors
 /// Returns the errors of [`Config::check`] and of `weights`, and an error if a tensor has the wrong length.

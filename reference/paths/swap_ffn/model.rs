@@ -32,7 +32,7 @@ pub struct Output<T> {
 }
 
 impl<T: Real> Model<T> {
-    /// Creates a model from its parts. The form of the router overrides the form in the configuration.
+    /// Creates a model from its parts. The form of the given router (folded or not) overrides the form in the configuration.
     ///
     /// # Errors
     /// Returns the errors of [`Config::check`], and an error if the shapes of the tensors do not match the configuration.

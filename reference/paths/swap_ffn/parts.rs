@@ -23,7 +23,8 @@ fn silu<T: Real>(x: &mut Tensor<T>) {
     blocks.for_each(|x| vectorized!(x.iter_mut().for_each(|x| *x *= x.sigmoid())));
 }
 
-/// Tensors that are computed from the embeddings of the cores when the model is loaded, and do not depend on the token.
+/// Scale and shift that expand a token to its cores (FiLM), and the pooling weights of the cores. Computed from the embeddings of
+/// the cores when the model is loaded: they do not depend on the token.
 #[derive(Clone, Debug)]
 pub struct Film<T> {
     /// Scale S `[core_count, d_model]`, already including the added 1.
@@ -86,8 +87,8 @@ impl<T: Real> Ffn<T> {
     }
 }
 
-/// Weights of two steps: the basis reduces the pooled vectors of the cores to one vector, the decoder maps that vector to the
-/// delta.
+/// Weights that compute a token's delta (the change to add to it). The basis reduces the pooled vectors of the cores to one
+/// vector, and the decoder maps this vector to the delta.
 #[derive(Clone, Debug)]
 pub struct Collapse<T> {
     /// Basis `[collapse_k, collapse_r, d_model]`.

@@ -1,4 +1,4 @@
-//! Registration of the path: its [`Path`] and its [`paths::Config`].
+//! Registers Swap-FFN as a path (an implementation of one kind of model): the static [`Path`], and its [`paths::Config`].
 
 use serde_json::{Map, Value};
 

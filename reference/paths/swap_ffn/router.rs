@@ -160,7 +160,7 @@ pub(super) fn softmax_of_columns<T: Real>(x: &mut Tensor<T>) {
 pub struct Decisions<T> {
     /// True if x was exchanged.
     pub gate: Vec<bool>,
-    /// Index of the selected lane; the lane holds the number of the bank. Also set for rows that were not exchanged.
+    /// Index of the selected lane; the lane holds the number of the bank. Also given for rows whose gate is closed.
     pub bank: Vec<u8>,
     /// Logits of the gate and of the banks, `[rows, 5]`.
     pub logits: Tensor<T>,
@@ -177,8 +177,8 @@ impl<T: Real> Decisions<T> {
         self.logits.row(row)[0].into().abs()
     }
 
-    /// Returns the margin of the decision, the largest minus the second largest bank logit. Another bank is selected only if the
-    /// difference of two logits changes by at least the margin.
+    /// Returns the margin of the decision, the largest minus the second largest bank logit. To select another bank, an error must
+    /// change the difference of two logits by at least the margin.
     pub fn bank_margin(&self, row: usize) -> f64 {
         let q = &self.logits.row(row)[1..];
         let mut q: [f64; BANKS] = std::array::from_fn(|bank| q[bank].into());

@@ -38,7 +38,7 @@ impl Safetensors {
             return wrong(format!("scale '{scale_name}' is {found}, expected {expected}"));
         }
         match block(weight.shape, scale.shape, self.block) {
-            // U8 scales are read as E8M0 only for blocks of 32 columns (MXFP8), where E8M0 is usually stored as U8.
+            // U8 scales are read as E8M0, but only for blocks of 32 columns (MXFP8): such files usually store E8M0 as U8.
             Some(block) if scale.dtype == Dtype::U8 && block != [1, 32] => wrong(format!(
                 "scale '{scale_name}' is U8, which is read as E8M0 of 32 columns of a row only, but it is {:?} of {:?}",
                 scale.shape, weight.shape

@@ -1,4 +1,4 @@
-//! Launches of a decode step of a whole model: the list of variants, and the code that they share.
+//! CUDA launches of a decode step of a whole model: the list of variants (kernel implementations), and the code they share.
 
 mod model;
 mod persistent;
@@ -50,7 +50,7 @@ struct Step<'g, 'a, Variants> {
 
 /// Names of buffers that hold one section for each layer. The next constants name buffers with one section for each bank of
 /// experts (the experts of one layer), for each sparse layer (attention to selected compressed entries, CSA), and for each heavy
-/// layer (attention to all of them, HCA).
+/// layer (attention to all compressed entries, HCA).
 const OF_LAYERS: &str = "attn_fn attn_base attn_scale attn_norm q_a q_a_scales q_norm q_b q_b_scales kv kv_scales kv_norm sinks o_a \
     o_a_scales o_b o_b_scales moe_fn moe_base moe_scale moe_norm gate gate_scales bias window window_pages shared_gate_up \
     shared_gate_up_scales shared_down shared_down_scales";
@@ -157,7 +157,8 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
         table.args("index_table pages").with("pages", pages)
     }
 
-    /// Selects the current layer: the names of weights and caches in later launches refer to the sections of this layer.
+    /// Selects the current layer: in later launches, the names of weights and caches stand for the sections of this layer in the
+    /// buffers.
     fn enter(&mut self, layer: i64) {
         let [lead, hashes] = self.g.sizes(["lead", "hashes"]);
         self.layer = layer;
@@ -189,7 +190,7 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
     }
 
     /// Same as [`Self::tap`], for a site (named tensor) that only some layers have. `of` holds the index of the current layer
-    /// among these layers, and their number.
+    /// among these layers, and the number of these layers.
     fn tap_at(&mut self, of: (i64, impl Display), from: &str, site: &str, columns: impl Display) -> Result<(), String> {
         let from = format!("from = {from}, columns = {columns}, stride = {columns}, first = 0");
         self.tap_part(of, &from, site)

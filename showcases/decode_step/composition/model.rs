@@ -1,4 +1,4 @@
-//! Variants of the decode step with a separate launch for each operation, which runs the simplest kernel of the operation.
+//! Variants of the decode step in which each operation has its own launch, of the simplest kernel of the operation.
 
 use std::fmt::Display;
 
@@ -98,7 +98,7 @@ impl Step<'_, '_, Simple> {
     }
 
     /// Adds a launch that quantizes `rows` rows of `from` to codes with scales, if the variant uses 8-bit activations. `rows` may
-    /// be a multiple of the batch size: each row of the batch then consists of several quantized rows.
+    /// be a multiple of the batch size: each row of the batch is then quantized as several rows.
     fn code(
         &mut self,
         [from, codes, site]: [&str; 3],

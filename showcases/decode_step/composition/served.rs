@@ -114,13 +114,13 @@ impl Step<'_, '_, Served> {
         Ok(())
     }
 
-    /// Returns the number of thread blocks that share the channels in the sums for mixing the residual streams.
+    /// Returns the number of thread blocks among which [`Self::sums`] divides the channels of a residual stream.
     fn parts(&self) -> i64 {
         let c = self.n("C");
         ceil(c, 32 * ceil(c, 4096))
     }
 
-    /// Returns a launch with one thread block for each 512 columns of each row.
+    /// Returns a launch of the kernel `entry` with one thread block for each 512 columns of each row.
     fn of_columns(&self, name: &str, entry: &str, columns: i64) -> Put {
         kernel(name, entry).on([ceil(columns, 512), self.n("B")], 128)
     }

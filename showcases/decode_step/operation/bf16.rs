@@ -1,8 +1,8 @@
 //! Check of steps that use bfloat16 for queries, and for the activations of all products that do not take 8-bit codes
 //! (compressors, index heads, routers, experts, head). Weights are bfloat16; weights of experts are MXFP4, with the shared expert
-//! last. Kernels output the f32 numbers of sites (named tensors of the model) before rounding, so the rounded numbers are known
-//! to the bit. [`record_attention`] and [`moe_fp4`] then give the expected outputs of attention and experts for the kernel's
-//! queries, keys and choices.
+//! last. Kernels output the f32 numbers of sites (named tensors of the model) before rounding to bfloat16, so the check knows the
+//! rounded numbers to the bit. [`record_attention`] and [`moe_fp4`] then give the expected outputs of attention and experts for
+//! the kernel's queries, keys and choices.
 //!
 //! In addition, a kernel outputs the experts of each row, the experts' weights, the hidden numbers between the experts' two
 //! products, and the input of the output head.
@@ -188,8 +188,8 @@ impl<'a> Bf16<'a> {
         row
     }
 
-    /// Computes the expected attention outputs of one sequence (row) in all decode steps (runs). `start` holds its KV caches
-    /// before the first step, with keys decoded from their records.
+    /// Computes the expected attention outputs of one sequence (row) in all decode steps (runs). `start` holds the KV caches of
+    /// this sequence before the first step, with keys decoded from their records.
     pub fn attend(&mut self, records: &Records, row: usize, start: &StateParts<f32>, runs: usize) {
         let config = self.config;
         let scale = (config.head_dim as f32).sqrt().recip();
@@ -324,7 +324,8 @@ impl<'a> Bf16<'a> {
         let input = self.rounded_row(sites::MOE_INPUT, place);
         let row = exact([1, input.len()], &input);
         let (choice, of_experts) = self.model.route(place[1], &row, &[token], |choice| {
-            // Take the experts that the kernel chose: the choice itself is checked elsewhere, at the site `ROUTER`.
+            // Use the experts that the kernel chose, right or wrong: the choice itself is checked elsewhere, at the site
+            // `ROUTER`.
             let there = |expert: &i32| (0..config.n_routed_experts as i32).contains(expert);
             let found = self.found.tap(sites::ROUTER).row(place).iter();
             let found = found.map(|expert| Some(*expert as i32).filter(there).unwrap_or(-1));

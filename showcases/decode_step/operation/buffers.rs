@@ -38,7 +38,7 @@ const SPARSE: usize = 1;
 impl Source {
     /// Returns the buffers of all weights.
     pub fn buffers(&self) -> Result<Vec<Buffer>, String> {
-        // Look up tensor shapes in a model of the same sizes that has one layer of each type.
+        // Look up the tensor shapes in a configuration with the same sizes, but with only one layer of each type.
         let of_kinds = Config {
             num_hidden_layers: 2,
             layer_types: vec![LayerType::Heavy, LayerType::Sparse],

@@ -51,8 +51,8 @@ struct RowExpected {
 /// Check of a step with matrix products of 8-bit codes, and check of a step with bfloat16 products; `None` without such products.
 type Coded<'a> = (Option<&'a Fp8<'a>>, Option<&'a Bf16<'a>>);
 
-/// Joins the expected values of all rows, `[groups, cols]` each, to `[groups, B, cols]`. Padding rows may have any values, so
-/// their found values are used as the expected values.
+/// Joins the expected values of all rows, `[groups, cols]` each, to `[groups, B, cols]`. Padding rows may have any values, so the
+/// kernel's own values are used as their expected values.
 fn joined<'a>(
     rows: &'a [Option<RowExpected>],
     cols: usize,
@@ -232,7 +232,8 @@ impl Step {
             .collect()
     }
 
-    /// Iterates over all decode steps (runs) of all rows that are not padding: yields run, row, and position of the input token.
+    /// Iterates over all decode steps (runs) of all rows that are not padding. An item is [run, row, position of the input
+    /// token].
     fn steps(&self) -> impl Iterator<Item = [usize; 3]> {
         let rows = self.starts.iter().enumerate();
         rows.filter_map(|(row, start)| Some((row, start.as_ref()?.tokens)))

@@ -10,8 +10,8 @@ use super::index::IndexQuery;
 use super::{EPS, STREAMS};
 use ulplab_operations::ops::mhc_pre::normalized;
 
-/// True if `found` is well-formed: as many different candidates as `wanted` has, then −1 as padding. Indices must ascend, unless
-/// `ordered` says that the best come first.
+/// True if the choice `found` is well-formed: distinct candidates, as many as in `wanted`, then −1 as padding. The indices must
+/// ascend, unless `ordered` is true (best candidate first).
 pub(super) fn possible(scores: &[Bounded], found: &[i32], wanted: &[i32], ordered: bool) -> bool {
     let count = wanted.iter().filter(|index| **index >= 0).count();
     let (chosen, rest) = found.split_at(count);
@@ -27,8 +27,8 @@ pub(super) fn possible(scores: &[Bounded], found: &[i32], wanted: &[i32], ordere
     chosen.iter().all(candidate) && rest.iter().all(|index| *index == -1) && ascending && different
 }
 
-/// True if the error bounds of the scores allow the choice: no omitted candidate is certainly better than a chosen one and, if
-/// `ordered`, no chosen candidate is certainly better than one before it.
+/// True if the error bounds of the scores allow the choice: no omitted candidate is certainly better than a chosen candidate. If
+/// `ordered`, also no chosen candidate is certainly better than an earlier one.
 pub(super) fn admissible(scores: &[Bounded], found: &[i32], ordered: bool) -> bool {
     let chosen: Vec<usize> = found.iter().filter_map(|index| usize::try_from(*index).ok()).collect();
     let least = |index: usize| scores[index].value() - scores[index].error();

@@ -51,8 +51,8 @@ impl<'a> Formats<'a> {
         Self { activations, ..self }
     }
 
-    /// Returns the properties of a test case that has these formats (name and value, e.g. `stored` and `bf16`), and the prefix of
-    /// the name of the case.
+    /// Returns the properties (name and value, e.g. `stored` and `bf16`) of a test case with these formats, and the prefix of its
+    /// name.
     pub(super) fn keys(self) -> (Vec<(&'static str, String)>, String) {
         let [dense, routed] = pair(self.weights);
         let mut keys = vec![("stored", dense.to_string()), ("routed", routed.to_string())];
@@ -110,8 +110,8 @@ pub(super) struct Storages {
     pub sixteen: bool,
 }
 
-/// Storage formats of weights for which kernels are compiled. A name applies to all matrices; a second name after a `+` applies
-/// to routed experts.
+/// Storage formats of weights for which kernels are compiled. A single name applies to all matrices. In `a+b`, `b` applies to
+/// routed experts, and `a` to all other matrices.
 pub const WEIGHTS: [&str; 5] = ["f32", "bf16", FP8, "fp8_b64_f32+mxfp4", "fp8_b64_f32+nvfp4"];
 
 /// Storage of matrices if products take bfloat16: MXFP4 for experts, bfloat16 for all other matrices.

@@ -1,5 +1,5 @@
-//! Check of steps with 8-bit activations, from the intermediate values that kernels output. These contain the numbers before
-//! quantization, so the expected codes and scales are known to the bit. Products of codes are also known to the bit
+//! Check of steps with 8-bit activations, from the intermediate values that kernels output. Kernels also output the numbers
+//! before quantization, so the expected codes and scales are known to the bit. Products of codes are also known to the bit
 //! ([`fp8_gemm`](ulplab_operations::ops::fp8_gemm)), so the expected values of later numbers have only the errors of the
 //! operations after the product.
 
@@ -160,7 +160,7 @@ impl<'a> Fp8<'a> {
             .product((codes, &f32_values(scales, Dtype::F32)))
     }
 
-    /// Same as [`Self::product`], but with shape `[heads, ..]`, and as numbers with an error of 0.
+    /// Returns [`Self::product`] as a tensor of shape `[heads, ..]`, whose numbers have an error bound of 0.
     fn rows(&self, place: Place, of: Projection, heads: usize) -> Tensor<Bounded> {
         let values = self.product(place, of);
         exact([heads, values.len() / heads], &values)
@@ -232,7 +232,8 @@ impl<'a> Fp8<'a> {
         judge.any_nan(0..cols).of(self.outputs)
     }
 
-    /// Checks codes and scales bit by bit: the expected ones follow from the numbers that the kernel output before quantization.
+    /// Checks codes and scales bit by bit. The expected codes and scales follow from the unquantized numbers that the kernel
+    /// output.
     fn codes(&self, coded: &Coded, places: &[Place]) -> [Part; 2] {
         let (parts, [_, cols]) = (coded.parts(self.config, self.blocks.width), (coded.shape)(self.config));
         let mut want = parts.map(|(name, _)| self.outputs.get(name).to_vec());

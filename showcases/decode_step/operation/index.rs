@@ -1,6 +1,6 @@
-//! Index keys as records in pages, and index queries in the same code format. The scores are those of
-//! [`index_records`](ulplab_operations::ops::index_records). Tensor cores sum the products by a rule that is known to the bit,
-//! so only the head weights add an error.
+//! Index keys, which are stored as records in pages, and index queries, which are quantized to the same code format. The scores
+//! are those of [`index_records`](ulplab_operations::ops::index_records). Tensor cores sum the products by a rule that is known
+//! to the bit, so only the head weights add an error.
 //!
 //! With `index_fp8`, a query is E4M3 with a power of two as the scale of each head, and a key is E4M3 with an f32 scale. With
 //! `index_mxfp4`, a Hadamard matrix rotates keys and queries before they become MXFP4. Keys, like all records, are rounded to
@@ -186,7 +186,7 @@ impl IndexQuery {
 
     /// Adds the next key of a layer, and returns the decoded values of its record.
     pub fn add(&mut self, layer: usize, key: &[f32]) -> Vec<f32> {
-        // Store the key in a temporary page: the pages of `index` stay as they were before the first run.
+        // Encode the key in a temporary page: `index` must keep the pages as they were before the first run.
         let mut page = IndexPages {
             pages: self.index.pages.one_page(),
             query: self.index.query,

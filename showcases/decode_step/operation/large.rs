@@ -1,8 +1,9 @@
-//! DeepSeek-V4-Flash at its real sizes, with random weights and states. The model does not fit into host memory, so each buffer
-//! has few rows, which repeat. The experts do not fit into device memory, so there are experts for [`Source::banks`] layers,
-//! which all layers use in turn. The case is timed. The reference model would be too large, so outputs are only checked for
-//! properties such as finite numbers and valid indices. The cases of each operation show that the kernels are correct at these
-//! sizes. The first two layers, which have only a window in the original, have a compressor here.
+//! DeepSeek-V4-Flash at its real sizes, with random weights and states. The model does not fit into host memory, so only the
+//! first rows of each buffer are generated, and all other rows repeat these. The experts do not fit into device memory, so there
+//! are experts for [`Source::banks`] layers, which all layers use in turn. The case is timed. The reference model would be too
+//! large, so outputs are only checked for properties such as finite numbers and valid indices. The cases of each operation show
+//! that the kernels are correct at these sizes. The first two layers, which have only a window in the original, have a compressor
+//! here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -126,7 +127,7 @@ pub(super) fn step(source: Source, plan: &Plan, data: &Data) -> Result<Step, Str
 pub(super) fn state(step: &Step) -> Vec<Buffer> {
     let size = |name: &str| step.size(name);
     let enlarged = |mut buffer: Buffer| {
-        // Keep the values of one layer and row: a `Buffer` repeats its bytes up to the size of its shape.
+        // Keep only the bytes of one layer and row: a `Buffer` with fewer bytes than its shape needs repeats its bytes.
         buffer.bytes.truncate(buffer.bytes.len() / buffer.shape[0]);
         let layers = match buffer.name {
             name if name.starts_with("window") => "layers",
@@ -216,7 +217,8 @@ pub(super) fn judge(step: Step) -> Judge {
     Judge::parts("step", parts, WHY)
 }
 
-/// Checks that all numbers are finite. The expected values are the output itself, with 0 in place of NaN and infinities.
+/// Checks that all numbers are finite. The output is compared with itself, with 0 in place of NaN and infinities, so that exactly
+/// these elements fail.
 fn finite(name: &'static str, shape: &[usize], outputs: &Outputs) -> Part {
     let mut want = outputs.get(name).to_vec();
     for number in want.as_chunks_mut::<4>().0 {
@@ -227,8 +229,8 @@ fn finite(name: &'static str, shape: &[usize], outputs: &Outputs) -> Part {
     Judge::equal(name, Dtype::F32, shape, want, WHY).of(outputs)
 }
 
-/// Checks that `right` is true for every row of chosen indices. The expected values are the output itself, but all −2 (never an
-/// index) in a row for which `right` is false.
+/// Checks that `right` is true for every row of chosen indices. The output is compared with itself, but with −2 (never an index)
+/// in rows for which `right` is false, so that these rows fail.
 fn choices(name: &'static str, shape: &[usize; 4], outputs: &Outputs, right: impl Fn(&[i32]) -> bool) -> Part {
     let mut want = i32_values(outputs.get(name));
     let wrong = want.chunks_exact_mut(shape[3]).filter(|chosen| !right(chosen));

@@ -25,7 +25,8 @@ pub(super) fn expect<'a>(expected: &mut [Expected], numbers: impl IntoIterator<I
     pairs.for_each(|(expected, x)| *expected = (x.value(), x.error()));
 }
 
-/// Index of a run (decode step), of a layer of the model, and of a row (sequence) of the batch.
+/// Place of a row of values in an output buffer: indices of the run (decode step), of the layer, and of the row (sequence) of the
+/// batch.
 pub(super) type Place = [usize; 3];
 
 /// Contents of an output buffer `[S, layers, B, cols]` as f32; indices (i32) are converted to whole numbers.

@@ -11,8 +11,8 @@ use ulplab_operations::ops::blocks::Blocks;
 use ulplab_operations::ops::data::f32_values;
 use ulplab_operations::ops::fp8_gemm::{Coded, product};
 
-/// Formats of activations for which kernels are compiled. The first name is the input format of attention's projections; a second
-/// name after a `+` is the input format of all other products (f32 by default, see [`bf16`](super::bf16)).
+/// Formats of activations for which kernels are compiled. The name before a `+` is the input format of attention's projections,
+/// the name after it that of all other products (by default f32, see [`bf16`](super::bf16)).
 pub const ACTIVATIONS: [&str; 2] = ["fp8_b128_f32", "fp8_b128_f32+bf16"];
 
 /// Format of the weights.

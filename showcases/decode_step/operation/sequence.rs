@@ -31,11 +31,12 @@ pub struct Generation<'a> {
 }
 
 impl Generation<'_> {
-    /// Returns the case and the kernel inputs for generating the tokens, which kernels write to the output `tokens`. The
-    /// reference reads the prompt up to its last but one token, to fill the KV caches. No output of intermediate values is read.
+    /// Returns the case and the kernel inputs for generating the tokens, which kernels write to the output `tokens`. To fill the
+    /// KV caches, the reference reads the prompt without its last token. The intermediate values that kernels output are not
+    /// used.
     ///
     /// # Errors
-    /// Returns an error if kernels do not know the model, or the prompt is empty.
+    /// Returns an error if no kernel supports the model, or the prompt is empty.
     pub fn problem(&self) -> Result<(Case, Problem), String> {
         let (last, read) = self.prompt.split_last().ok_or("there is no prompt")?;
         let forced = vec![-1; self.tokens + 1];
@@ -64,7 +65,7 @@ impl Reading<'_> {
     /// Returns the case and the kernel inputs for reading the tokens.
     ///
     /// # Errors
-    /// Returns an error if kernels do not know the model, or there are no tokens.
+    /// Returns an error if no kernel supports the model, or there are no tokens.
     pub fn problem(&self) -> Result<(Case, Problem), String> {
         let first = *self.ids.first().ok_or("there are no tokens")?;
         let forced = self.ids.iter().map(|id| *id as i32).chain([-1]).collect();

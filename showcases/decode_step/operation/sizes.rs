@@ -85,7 +85,7 @@ impl Sizes {
     /// own experts.
     ///
     /// # Errors
-    /// Returns an error if kernels do not know the formats.
+    /// Returns an error if no kernel supports the formats.
     pub fn dims(&self, counts: [usize; 3], formats: Formats, banks: usize) -> Result<Vec<(&'static str, i64)>, String> {
         let ([rows, runs, positions], [weight_bits, routed_bits]) = (counts, formats.storages()?.bits()?);
         let [records, indexed, eight, sixteen] = formats.flags();

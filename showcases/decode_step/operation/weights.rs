@@ -30,8 +30,8 @@ enum Tensors {
     Repeated(u64),
 }
 
-/// Number of random elements that are generated for a buffer whose rows repeat. For every number of columns that weights have,
-/// this is a multiple of 128 rows, the height of a tile.
+/// Number of random elements that are generated for a buffer whose rows repeat. For every number of columns of a weight, this
+/// number of elements is a multiple of 128 rows, the height of a tile.
 const DRAWN: usize = 1 << 22;
 /// Number of layers with separate experts, if rows repeat. Other layers reuse these experts, because the experts of all layers
 /// do not fit into device memory.
@@ -223,7 +223,7 @@ impl Source {
             Tensors::Drawn(seed) | Tensors::Repeated(seed) => {
                 let none = |_: &str| Err(String::new());
                 let bytes = Data::new(*seed, &none).bytes(name, shape.iter().product::<usize>());
-                // A table of experts by token: the experts of a token must differ from each other.
+                // The tensor is a table of experts by token id. The experts of a token must differ from each other.
                 let chosen = shape[1];
                 let expert = |(at, _): (usize, &u8)| {
                     let first = usize::from(bytes[at / chosen * chosen]);

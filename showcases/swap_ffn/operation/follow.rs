@@ -1,13 +1,13 @@
 //! Runs the reference with the decisions of a kernel, and bounds the distance of the kernel's values from the reference's.
 //!
 //! The errors of a kernel that rounds operands can be predicted statistically. So the variance of every element of x is tracked:
-//! rounding an operand n adds at most u² n² / 3, where u is half a step relative to n. Sums propagate errors as if these were
-//! independent (W² times the variances), and the gated product propagates them by its derivatives. No element may deviate by more
-//! than eight standard deviations. No row may deviate by more than two standard deviations in root mean square: the errors of its
-//! elements average out. A decision must equal the reference's if the logits differ by more than six standard deviations of their
-//! errors plus the error of f32 arithmetic. If nothing was rounded, variances are 0, and all values must be equal bit for bit.
-//! Tensor cores sum products of E4M3 with an error of about 2^-13 of the largest product, which is negligible compared to the
-//! rounding of E4M3 operands.
+//! rounding an operand n adds at most u² n² / 3, where u is half the spacing of the format at n, relative to n. Sums propagate
+//! errors as if these were independent (W² times the variances), and the gated product propagates them by its derivatives. No
+//! element may deviate by more than eight standard deviations. No row may deviate by more than two standard deviations in root
+//! mean square: the errors of its elements average out. A decision must equal the reference's if the logits differ by more than
+//! six standard deviations of their errors plus the error of f32 arithmetic. If nothing was rounded, variances are 0, and all
+//! values must be equal bit for bit. Tensor cores sum products of E4M3 with an error of about 2^-13 of the largest product, which
+//! is negligible compared to the rounding of E4M3 operands.
 //!
 //! Rows interact only in the final collapse (pooling of the cores and decoding). So in a long stretch the reference follows only
 //! some cores. For all cores, the maps (lane to bank) must follow from the decisions, and banks that no decision selects must be
@@ -31,7 +31,7 @@ const E4M3: [f64; 2] = [1.0 / 16.0, 1.0 / 1024.0];
 /// Number of standard deviations by which logits may deviate.
 const LOGITS: f64 = 6.0;
 
-/// Number of cores of a token whose values the reference computes, if there are many steps.
+/// Number of cores of a token whose values the reference computes, if there are more than [`STEPS`] FFN steps.
 const FEW: usize = 48;
 /// Largest number of FFN steps, over all tokens, for which the reference computes the values of all cores.
 const STEPS: usize = 6;

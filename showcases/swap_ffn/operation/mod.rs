@@ -186,7 +186,7 @@ struct Token {
     e4m3: bool,
     x_in: Tensor<f32>,
     film: Film<f32>,
-    /// The unfolded router: norm, projection, heads `[5, ROUTER]` of the gate and the banks, biases.
+    /// The unfolded router: weights of the norm and of the projection, weights `[5, ROUTER]` and biases of the five logits.
     router_g: Vec<f32>,
     router_w: Tensor<f32>,
     heads: Tensor<f32>,
@@ -218,10 +218,10 @@ impl Token {
             values
         };
         let residual = case.dim("RES") == 1;
-        // Elements of the normalized vector n are about 1. With this deviation of the weights, gates are also about 1. In some
-        // cases, two neighbouring gates have larger weights: in some rows, the exponential of each gate is within the range of
-        // f32, but the product of the two is not. Such cases have several steps, because after one step this pair can have most
-        // of a row's error, which then does not average out.
+        // Elements of the normalized vector n are about 1. With this standard deviation of the weights, gates (elements of W1·n)
+        // are also about 1. In some cases, two neighbouring gates have larger weights: in some rows, the exponential of each gate
+        // is within the range of f32, but the product of the two is not. Such cases have several steps, because after one step
+        // this pair can have most of a row's error, which then does not average out.
         let steep = residual && inner == 4096 && steps > 1;
         let weight = |name: &str, shape: [usize; 2]| {
             let deviation = (shape[1] as f32).sqrt().recip();

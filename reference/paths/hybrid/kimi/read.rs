@@ -123,18 +123,19 @@ impl Read<'_> {
         Ok(())
     }
 
-    /// Reads a value that has two keys. If the file has both keys, the values must be equal; `None` if the file has neither key.
+    /// Reads a value that has the key `hub` in published files and `new` in `transformers`. If the file has both keys, their
+    /// values must be equal; `None` if the file has neither key.
     fn either<D: DeserializeOwned + PartialEq + Debug>(&self, hub: &str, new: &str) -> Result<Option<D>, String> {
         let both = [self.keys.optional(hub)?, self.keys.optional(new)?];
         self.keys.agreed([hub, new], both)
     }
 
-    /// Reads a size from 1 to [`MOST_SIZE`] that has two keys, like [`Self::either`].
+    /// Reads a size from 1 to [`MOST_SIZE`] under one of two keys, like [`Self::either`].
     fn size(&self, hub: &str, new: &str) -> Result<usize, String> {
         self.above_0(self.either(hub, new)?, hub)
     }
 
-    /// Reads a size from 1 to [`MOST_SIZE`] that is the key `inner` of `linear_attn_config` or the top-level key `outer`.
+    /// Reads a size from 1 to [`MOST_SIZE`] from the key `inner` of `linear_attn_config`, or from the top-level key `outer`.
     fn linear_size(&self, inner: &str, outer: &str) -> Result<usize, String> {
         let both = [self.linear.optional(inner)?, self.keys.optional(outer)?];
         self.above_0(self.linear.agreed([inner, outer], both)?, outer)
