@@ -47,8 +47,8 @@ pub struct Number<M> {
     model: M,
 }
 
-/// Error state of a [`Number`], and the rules that propagate errors through operations. The error of a number is either a bound
-/// or a variance, by the implementation. The default methods are for bounds.
+/// Error state of a [`Number`], and the rules that propagate errors through operations. Depending on the implementation, the
+/// error of a number is a bound or a variance. The default methods are for bounds.
 pub trait ErrorModel: Copy + Debug + Default + Send + Sync + 'static {
     /// Error state of the constant 0.
     const ZERO: Self;

@@ -1,6 +1,7 @@
 //! SwiGLU experts with clamped pre-activations, and their mixture (MoE).
 //!
-//! g ← min(W₁x, c), u ← clamp(W₃x, −c, c), y = W₂(silu(g)·u·w) with the router's weight w applied before W₂.
+//! g ← min(W₁x, c), u ← clamp(W₃x, −c, c), y = W₂(silu(g)·u·w) with the clamp limit c, and the router's weight w applied before
+//! W₂.
 
 use rayon::prelude::*;
 

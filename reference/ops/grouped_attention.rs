@@ -1,8 +1,9 @@
 //! Grouped-query attention: several query heads share the keys and values of one cached head. Keys and values are cached
 //! separately.
 //!
-//! s_j = c·q·k_j, p_j = e^{s_j} / (Σ e^{s_j'} + e^{sink}), o = Σ p_j v_j. The sum is over all tokens up to the token of the
-//! query, or over the last `window` of these tokens. Query head h reads the cached head h / (query heads / cached heads).
+//! s_j = c·q·k_j, p_j = e^{s_j} / (Σ e^{s_j'} + e^{sink}), o = Σ p_j v_j. c is the softmax scale. The sum is over all tokens up
+//! to the token of the query, or over the last `window` of these tokens. Query head h reads the cached head h / (query heads /
+//! cached heads).
 
 use rayon::prelude::*;
 

@@ -1,6 +1,7 @@
 //! Lightning indexer: selects the compressed entries that a query attends to.
 //!
-//! score_w = Σ_h a_h · max(0, q_h·k_w) with a_h = (W_w x)_h · d^−½ · H^−½ (signed); the k best visible entries are selected.
+//! score_w = Σ_h a_h · max(0, q_h·k_w) with a_h = (W_w x)_h · d^−½ · H^−½ (signed), for H heads of d channels. The k best visible
+//! entries w are selected.
 
 use rayon::prelude::*;
 

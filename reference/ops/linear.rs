@@ -9,7 +9,7 @@ use super::BLOCK;
 use crate::real::vectorized;
 use crate::{Real, Tensor};
 
-/// Number of rows of x that are multiplied in one call of `gemm`. Every call transposes (packs) the whole weight.
+/// Number of rows of x that are multiplied at a time. Each time, `gemm` transposes (packs) the whole weight.
 const ROWS: usize = 2 * BLOCK;
 
 /// Number of rows, columns or terms up to which a product is computed without `gemm`: packing the weight would take longer than
@@ -50,7 +50,7 @@ pub fn multiply<T: Real>(x: &[T], w: &[T], k: usize, y: &mut [T]) {
     Product::new([x.len() / k, w.len() / k, k], x, w).run(y);
 }
 
-/// Number of partial sums of a dot product: the elements of one or two vector registers.
+/// Number of partial sums of a dot product: the number of elements in one or two vector registers.
 const LANES: usize = 16;
 
 /// Returns the dot product ⟨a, b⟩, computed as interleaved partial sums that are added pairwise.
@@ -68,8 +68,8 @@ pub fn dot<T: Real>(a: &[T], b: &[T]) -> T {
     pairwise(sums, T::add)
 }
 
-/// Reduces x by `join` (a sum or a maximum), in the same order as [`dot`]. Every SIMD lane begins with `start`, so `start` must
-/// be neutral (0 in a sum, −∞ in a maximum) or idempotent (any number in a maximum).
+/// Reduces x by `join` (a sum or a maximum), in the same order as [`dot`]. Every SIMD lane begins with `start`, so joining
+/// `start` several times must be the same as joining it once: 0 in a sum, any number in a maximum.
 #[inline(always)]
 pub fn reduce<T: Real>(x: &[T], start: T, join: impl Fn(T, T) -> T) -> T {
     let (blocks, rest) = x.as_chunks::<LANES>();

@@ -45,7 +45,7 @@ pub fn select<T: Real>(sigma: &Tensor<T>, selection: &Selection<T>, ids: &[u32],
     Choice { indices, k, scores }
 }
 
-/// Returns the weights γ·σ_e / Σ σ of the selected experts, `[rows, k]` in the order of `choice.indices`.
+/// Returns the weights γ·σ_e / Σ σ of the selected experts, `[rows, k]` in the order of `choice.indices`; γ is `scale`.
 pub fn weights<T: Real>(sigma: &Tensor<T>, choice: &Choice<T>, scale: T) -> Tensor<T> {
     // transformers and DeepSeek's TileKernels add this number to the sum, so that all-zero σ gives zero weights and not NaN.
     let tiny = T::from_f64(1e-20);

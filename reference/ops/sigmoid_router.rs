@@ -47,8 +47,8 @@ fn two_largest<T: Real>(scores: &[T]) -> T {
     best.fold(T::ZERO, |sum, at| sum + scores[at])
 }
 
-/// Returns the weights of the selected experts, `[rows, k]` in the order of `choice.indices`: γ·σ_e, divided by the sum of the
-/// selected σ if `normalised`.
+/// Returns the weights of the selected experts, `[rows, k]` in the order of `choice.indices`: γ·σ_e with γ = `scale`, divided by
+/// the sum of the selected σ if `normalised`.
 pub fn weights<T: Real>(sigma: &Tensor<T>, choice: &Choice<T>, normalised: bool, scale: T) -> Tensor<T> {
     if normalised {
         return router::weights(sigma, choice, scale);

@@ -136,7 +136,7 @@ impl Around {
             }
             "yarn" => {
                 let original = original()?;
-                // `transformers` accepts null, but not a missing key.
+                // Require the key `factor`: `transformers` accepts null as its value, but not a missing key.
                 if !keys.has("factor") {
                     return Err(keys.missing("factor"));
                 }

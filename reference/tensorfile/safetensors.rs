@@ -54,7 +54,7 @@ impl<'de> Deserialize<'de> for Header {
     }
 }
 
-/// Deserializer of the header that rejects duplicate names, as the format requires; a map would keep only the last entry.
+/// Deserializer of the header. Rejects duplicate names, as the format requires; a map would keep only the last entry.
 struct Names;
 
 impl<'de> Visitor<'de> for Names {

@@ -54,7 +54,7 @@ pub(super) fn scale<T: Real>(row: &mut [T], factors: &[T]) {
     }
 }
 
-/// Returns Σ_c x_ic k_jc exp(G_ic − G_jc) for j ≤ i, and 0 for j > i, `[L, L]`: once with x = q and once with x = k.
+/// Returns two matrices `[L, L]`, for x = q and for x = k: Σ_c x_ic k_jc exp(G_ic − G_jc) for j ≤ i, and 0 for j > i.
 pub(super) fn scores<T: Real>(q: &[T], k: &[T], cols: usize, sums: &Sums, policy: &impl Policy<T>) -> [Vec<T>; 2] {
     if sums.width == 1 {
         of_heads([q, k], k, cols, &sums.sums, policy)

@@ -59,7 +59,8 @@ impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
         self.linear_from(0, site, name, shape, bias)
     }
 
-    /// Same as [`Self::linear`] for experts, which share a site: `first` is the index of the weight's first row at the site.
+    /// Same as [`Self::linear`], for experts, whose weights share a site. `first` is the index of the first row of this weight at
+    /// the site.
     fn linear_from(
         &mut self,
         first: usize,

@@ -40,7 +40,8 @@ pub struct Initial<'a, F> {
     pub draw: F,
 }
 
-/// Panics: the error cannot be returned. [`Weights`] that never fail, such as [`Initial`], need this conversion.
+/// Panics, since `Infallible` cannot hold an error. Loading from [`Weights`] that never fail, such as [`Initial`], needs this
+/// conversion.
 impl From<Invalid> for Infallible {
     fn from(invalid: Invalid) -> Self {
         panic!("{invalid}")

@@ -1,4 +1,4 @@
-//! State between tokens: the banks and the maps of their lanes.
+//! State between tokens: the memory banks of every core, and the map of every core, which orders its banks.
 
 use super::config::Config;
 use super::lanes::{BANKS, IDENTITY};

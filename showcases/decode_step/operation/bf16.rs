@@ -70,7 +70,8 @@ pub(super) fn kept(
 }
 
 /// Returns weights of the experts of all layers, with the shared expert last: buffers of codes, block scales and global scales
-/// (all 1, because MXFP4 has none). `first` selects the first matrices of the experts (gate and up), else the second ones (down).
+/// (all 1, because MXFP4 has none). If `first` is true, returns the first matrix of each expert (gate and up), otherwise the
+/// second matrix (down).
 ///
 /// # Errors
 /// Returns an error if weights cannot be read, or are not whole blocks.

@@ -88,8 +88,8 @@ const FLASH: [(&str, &[i64]); 3] = [
     ("flash.b64", &[32_767; 64]),
 ];
 
-/// Returns all cases. The small model is run with every format of KV records and every storage of weights, the trained model
-/// with some of them.
+/// Returns all cases. The small model is run with every format of KV records and every storage of weights, the trained model with
+/// some of these.
 pub(super) fn plans() -> Vec<Plan> {
     let many = Plan {
         name: "model.b9",

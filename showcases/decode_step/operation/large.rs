@@ -32,8 +32,8 @@ const DRAWN_POSITIONS: usize = 1 << 14;
 const LAYERS: usize = 43;
 
 /// Largest batch size for which layers route as in DeepSeek-V4-Flash, where only the first three layers look up experts by token
-/// id. With more rows, all layers except the last look up experts by token id: the states of all rows are equal, so learned
-/// routers would select fewer different experts than for different texts.
+/// id. With more rows, all layers except the last do so: all rows have equal states, for which learned routers would select fewer
+/// different experts than for different texts.
 const ROUTED: usize = 8;
 
 /// Returns the configuration of DeepSeek-V4-Flash, with the routers that [`ROUTED`] requires for a batch of `rows` rows.

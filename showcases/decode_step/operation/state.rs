@@ -26,7 +26,7 @@ pub struct Cache {
     pub ring: bool,
 }
 
-/// Names of the f32 buffers that record pages replace if keys are stored as KV records.
+/// Names of the f32 buffers that are missing if keys are stored as KV records: pages of records replace these buffers.
 const OF_KEYS: [&str; 3] = ["window", "csa_entries", "hca_entries"];
 
 /// All KV caches: arrays of f32 numbers, and pages if keys are stored as records.

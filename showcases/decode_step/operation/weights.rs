@@ -38,8 +38,8 @@ const DRAWN: usize = 1 << 22;
 const BANKS: usize = 8;
 
 impl Source {
-    /// Opens a checkpoint. If it stores a weight as E4M3 with f32 scales and kernels need this format, the stored codes are used;
-    /// quantizing again would change them.
+    /// Opens a checkpoint. If the checkpoint stores a weight as E4M3 with f32 scales and kernels need this format, the stored
+    /// codes are used: quantizing the decoded values again could change the codes.
     pub fn open(folder: &Path, storages: Storages) -> Result<Self, String> {
         let file = folder.join("config.json");
         let text = input::text(&file).map_err(|error| error.to_string())?;
