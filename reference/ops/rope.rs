@@ -97,8 +97,8 @@ impl<T: Real> Rope<T> {
         &self.table[position * pairs..(position + 1) * pairs]
     }
 
-    /// Rotates the last r channels of every row of `x` `[.., cols]` in place. A token has `heads` consecutive rows: row i
-    /// belongs to token `i / heads`, which is at `position(i / heads)`. If `inverse`, rotates by −φ.
+    /// Rotates the last r channels (two per frequency) of every row of `x` `[.., cols]`, in place. A token has `heads`
+    /// consecutive rows: row i belongs to token `i / heads`, which is at `position(i / heads)`. If `inverse`, rotates by −φ.
     ///
     /// # Panics
     /// If a position is not in the table, or rows have fewer than r channels.
@@ -114,8 +114,8 @@ impl<T: Real> Rope<T> {
         });
     }
 
-    /// Rotates the first r channels of every row in place; channels i and i + r/2 form a pair (half-split). Rows are as in
-    /// [`Rope::apply`]; token i is at position `start + i`.
+    /// Rotates the first r channels (two per frequency) of every row in place; channels i and i + r/2 form a pair (half-split).
+    /// Rows are as in [`Rope::apply`]; token i is at position `start + i`.
     ///
     /// # Panics
     /// If a position is not in the table, or rows have fewer than r channels.

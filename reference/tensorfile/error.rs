@@ -99,8 +99,7 @@ pub fn hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{feff}'
-            // Zero-width characters and marks of text direction; line separators; embeddings, overrides and isolates of text
-            // direction.
+            // Zero-width characters; direction marks; line separators; embeddings, overrides and isolates of text direction.
             | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
             | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }

@@ -1,4 +1,4 @@
-//! The model with its weights: runs a complete token, or a single step of a token.
+//! The model with its weights: computes a complete token, or a single step in the computation of a token.
 
 use super::PATH;
 use super::config::{Config, RouterForm};

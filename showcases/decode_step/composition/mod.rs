@@ -135,7 +135,7 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
     }
 
     /// Adds the first launch of a step: it computes the residual streams and RoPE angles of the tokens, and the numbers of
-    /// compressed KV entries.
+    /// complete compressed KV entries of each row, for sparse and for heavy layers.
     fn begin(&mut self) -> Result<(), String> {
         let begin = kernel("begin", "decode_step_begin").on([ceil(self.n("C"), 512), self.n("B")], 128);
         let args = "token position embedding cos sin x cos_t sin_t sparse_count heavy_count C R ms mh";

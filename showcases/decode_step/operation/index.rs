@@ -36,7 +36,7 @@ pub struct IndexPages {
     query: Format,
 }
 
-/// A vector of tensor-core operands, and the scale that multiplies its dot products.
+/// A quantized vector: operands of tensor cores, and the scale by which dot products of these operands are multiplied.
 type Coded = (Vec<Factor>, f32);
 
 impl IndexPages {

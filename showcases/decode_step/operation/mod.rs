@@ -93,7 +93,7 @@ impl Tap {
         }
     }
 
-    /// Returns the tap with i32 values, for the indices of a choice.
+    /// Returns this tap with values of type i32, for the indices of a choice (experts, top-k entries).
     const fn choice(self) -> Self {
         let dtype = Dtype::I32;
         Self { dtype, ..self }
