@@ -116,8 +116,8 @@ impl<'a> Keys<'a> {
         self.refuse(found != layers, key, message)
     }
 
-    /// Reads a list of type names as one flag per layer: true for the name `yes`, false for `no`; other names are errors. `None` if
-    /// the key is missing or null.
+    /// Reads a list of type names as one flag per layer: true for the name `yes`, false for `no`; other names are errors. `None`
+    /// if the key is missing or null.
     pub fn which(&self, key: &str, [yes, no]: [&str; 2], layers: usize) -> Result<Option<Vec<bool>>, String> {
         let Some(types) = self.optional::<Vec<String>>(key)? else {
             return Ok(None);
