@@ -328,7 +328,7 @@ impl<'a> Keys<'a> {
         format!("{}{key} {message}", self.prefix)
     }
 
-    /// Returns an error about the key, with the text `message`, if `wrong` is true; otherwise `Ok`.
+    /// Returns an error about the key, with the text `message`, if `wrong` is true.
     pub fn refuse(&self, wrong: bool, key: &str, message: impl Display) -> Result<(), String> {
         match wrong {
             true => Err(self.wrong(key, message.to_string())),

@@ -2,8 +2,8 @@
 //! key is not projected from the latent, and all heads share it. RoPE is not used.
 //!
 //! An engine caches latents and shared key parts. The reference caches keys and values instead: it projects the latent of each
-//! token once, when the token is read. The results are equal: an engine projects the same cached latents, but again for each
-//! later token.
+//! token once, when the token is read. An engine computes the same result: it projects the cached latents again for each later
+//! token.
 
 use super::sites::*;
 use crate::ops::grouped_attention::KvCache;

@@ -232,8 +232,8 @@ impl Step {
             .collect()
     }
 
-    /// Iterates over all decode steps (runs) of all rows that are not padding. An item is [run, row, position of the input
-    /// token].
+    /// Iterates over all decode steps (runs) of all rows that are not padding. An item is `[run, row, position]`, with the
+    /// position of the input token.
     fn steps(&self) -> impl Iterator<Item = [usize; 3]> {
         let rows = self.starts.iter().enumerate();
         rows.filter_map(|(row, start)| Some((row, start.as_ref()?.tokens)))
