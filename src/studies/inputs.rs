@@ -10,7 +10,8 @@ use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Head, Mistake, Reading};
 use ulplab_core::error::{Error, Result};
 
-/// Model and texts of an experiment: the model's folder, configuration and tokenizer, but not its weights, and the text windows.
+/// Model and texts of an experiment. The model is a folder, configuration and tokenizer; its weights are loaded later. The texts
+/// are windows of tokens.
 #[derive(Default)]
 pub struct Inputs {
     /// Folder of the checkpoint, if there is a model.

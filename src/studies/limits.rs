@@ -75,8 +75,8 @@ impl Parts {
         weights
     }
 
-    /// Adds the bytes of the reference's tensors for one window of text, and of the tensors of `at_once` cells that are compared
-    /// with the reference at a time. Returns the bytes of the reference's tensors.
+    /// Adds the memory of the comparison with the reference: the reference's tensors for one window of text, and the tensors of
+    /// `at_once` cells that run in parallel. Returns the bytes of the reference's tensors.
     pub fn of_trace(&mut self, config: &dyn Config, tokens: usize, at_once: f64) -> f64 {
         let trace = 4.0 * trace(config, tokens as f64);
         let what = format!("for what the reference computes of a window of {tokens} tokens");

@@ -1,5 +1,5 @@
-//! The null experiment, on which the gates of a study are calibrated. It computes the study's recipes correctly on other data of
-//! the same distribution. Recipes may also be computed with noise in place of their rounding errors.
+//! The null experiment: correct code, measured on other data of the same distribution, to calibrate the gates of a study. Its
+//! recipes are those of the study, computed correctly; noise may replace their rounding errors.
 
 use std::collections::HashMap;
 
@@ -32,7 +32,7 @@ pub struct Null {
     pub names: Vec<Result<String, String>>,
 }
 
-/// Message for a recipe without rounding errors: there is no error that noise could enlarge.
+/// Message for a recipe that rounds nothing, so that noise cannot replace a rounding error.
 pub const ROUNDS_NOTHING: &str = "it rounds nothing, so that no noise stands for its error";
 
 /// A recipe whose rounding errors may be replaced by noise.
@@ -50,7 +50,8 @@ pub trait Candidate: Clone + Serialize + DeserializeOwned {
         louder(self, name, gain)
     }
 
-    /// Returns the recipe as correct code computes it, and true if the recipe rounds anything.
+    /// Returns the recipe as correct code computes it. The flag is false if the recipe rounds nothing, so that noise cannot
+    /// replace its rounding errors.
     ///
     /// # Errors
     /// Returns an error if correct code on the CPU cannot compute the recipe. The error is the reason.
@@ -84,8 +85,8 @@ pub fn plan<R: Candidate>(phases: &[Phase], windows: impl Iterator<Item = String
 }
 
 impl Null {
-    /// Makes the null experiment of a study: `draws` times as much data, in these phases. It has each of its recipes once: the
-    /// recipes that stand for the wanted ones, and the recipes that these are compared with. `known` has the recipes of the study.
+    /// Makes the null experiment of a study, in these phases and with `draws` times as much data. Its recipes, each once, replace
+    /// the wanted recipes, or are compared with the replacements. `known` has the recipes of the study.
     pub fn new<R: Candidate>(
         study: &dyn Study,
         draws: usize,

@@ -33,8 +33,8 @@ impl ParsedExperiment {
         Ok(())
     }
 
-    /// Returns a mistake with this message for a cell whose name is too long. If the name of the cell's recipe is longer than the
-    /// name of its window, the mistake points to the recipe in the file, else to the window.
+    /// Returns a mistake with the text `message` for a cell whose name is too long. In the file, the mistake points to the longer
+    /// of the two parts of the name: the recipe or the window.
     pub fn place_of(&self, cell: &Cell, message: String) -> Mistake {
         let plan = self.study.plan();
         let window = &plan.windows[cell.window];

@@ -29,7 +29,7 @@ pub fn drawn_of(draws: usize, [rows, cols]: [usize; 2], words: [&str; 2]) -> Opt
     drawn(draws, &each)
 }
 
-/// Returns the site names in records of these sources. For sources at sites of a model, also returns the name in layer 0, which
+/// Returns the site names that records of these sources have. A source at sites of a model also has a name in layer 0, which
 /// stands for all layers.
 pub fn site_names<'a, T>(
     sources: &'a [Source<T>],
@@ -92,8 +92,8 @@ pub fn check_sources_and_windows<T>(
     Ok(sites)
 }
 
-/// Checks that the keys for random samples are within their limits, and are given if, and only if, a source is random (`drawn`).
-/// `words` names the two numbers of `shape` in messages.
+/// Checks the keys `draws` and `shape` of random samples: they must be within their limits, and be given exactly if a source is
+/// random (`drawn`). `words` names the two numbers of `shape` in messages.
 pub fn check_draws(draws: usize, shape: [usize; 2], words: &str, drawn: bool) -> Result<(), Mistake> {
     let message = format_args!("drawn sources need draws = N and shape = {words}");
     Mistake::refuse(drawn && (draws == 0 || shape.contains(&0)), "draws", message)?;

@@ -114,7 +114,8 @@ pub trait Study: Keys + Show + Send + Sync {
         Ok(None)
     }
 
-    /// Returns the cells of the plan that the user's options may select; by default all cells.
+    /// Returns the cells of the plan that the user's filters may select. The study's own options may remove some; by default, all
+    /// cells are returned.
     ///
     /// # Errors
     /// Returns an error if an option that selects cells has a mistake.
@@ -259,8 +260,8 @@ impl<F: Fn(&Bench, &[&Cell]) -> Result<()> + Send + Sync> ReadyRecipes for ByWin
     }
 }
 
-/// Adds to a manifest the digests of the kernel files whose operation is `used`, and the digests of the code that checks outputs
-/// of these operations.
+/// Adds digests to a manifest for each operation for which `used` is true: of its kernel file, and of the code that checks its
+/// outputs.
 pub fn add_digests(manifest: &mut Manifest, sources: &[KernelFile], used: impl Fn(&str) -> bool) {
     for source in sources.iter().filter(|source| used(&source.op)) {
         let op = &source.op;
@@ -280,7 +281,7 @@ pub struct Lab<'a> {
     pub stop: &'a AtomicBool,
     /// Called with each cell's records when the cell finishes, from any thread.
     pub done: &'a (dyn Fn(&Cell, Vec<Record>) -> Result<()> + Sync),
-    /// Called with the index of each finished window; a result of true ends the run.
+    /// Called with the index of each finished window. If it returns true, all gates are decided, and the run ends.
     pub decided: &'a dyn Fn(usize) -> Result<bool>,
     pub bar: ProgressBar,
     /// The run's folder and this process's share of the cells; `None` if the run has no folder.

@@ -1,4 +1,4 @@
-//! Keys of an experiment of kernels.
+//! Keys of an experiment file of the kind `kernels`, which select the kernels, the programs and the test cases.
 
 use std::collections::BTreeSet;
 
@@ -113,7 +113,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// Returns the recipe name of the program.
+    /// Returns the name of the program in results: `op.name`.
     pub fn recipe(&self) -> String {
         format!("{}.{}", self.op, self.name)
     }
@@ -127,8 +127,8 @@ impl Command {
 }
 
 impl KernelStudy {
-    /// Returns a copy of the study with its recipes and the names of their cases. The recipes are the kernels that the patterns
-    /// match, and the programs.
+    /// Returns a copy of the study in which the patterns are resolved: `variants` lists the matching kernels and all programs,
+    /// and `case_names` lists the cases that they run on.
     ///
     /// # Errors
     /// Returns an error if a pattern matches nothing, or a definition is wrong.
@@ -221,8 +221,8 @@ impl Study for KernelStudy {
         ))
     }
 
-    /// Returns an error unless `at`, the pattern of a gate, matches the site of a check, the site of times, or an output of an
-    /// operation. Accepts any `at` if the list of an operation's outputs is incomplete.
+    /// Checks that the pattern `at` of a gate matches a site (a name in records): a check, the measured times, or an output of an
+    /// operation. Accepts any pattern if an operation's list of outputs is incomplete.
     fn check_site(&self, at: &str) -> Result<(), String> {
         if CHECKS.iter().chain([&TIME]).any(|site| matches(at, site)) {
             return Ok(());

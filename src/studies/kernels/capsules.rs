@@ -136,7 +136,7 @@ fn name(recipe: &str, case: &str) -> String {
     format!("{recipe}.{case}").replace(|c| !plain(c), "_")
 }
 
-/// Returns the parts of outputs that are checked separately because their expected values depend on the outputs.
+/// Splits outputs into the parts that are checked separately, because their expected values depend on other outputs.
 fn parts(judges: &[Judge], outputs: &Outputs) -> Vec<ulplab_operations::ops::judge::Part> {
     let taken = judges.iter().filter_map(|judge| match &judge.rule {
         Rule::Parts(parts) => Some(parts(outputs)),

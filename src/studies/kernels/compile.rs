@@ -51,9 +51,9 @@ type Findings = BTreeMap<String, BTreeSet<String>>;
 type Entries = BTreeMap<String, Entry>;
 
 impl Compile<'_> {
-    /// Compiles the selected kernels, prints the resources of each, and reports mistakes in headers. If a header has a mistake,
-    /// returns [`Exit::Usage`]; else compares the files with their attestations. `why`, the reason why kernels are not run, is
-    /// printed.
+    /// Compiles the selected kernels, prints the resources of each, and reports mistakes in headers. `why` is the printed reason
+    /// why kernels are not run. Returns [`Exit::Usage`] if a header has a mistake; else compares the files with their
+    /// attestations (stored results of runs on a GPU).
     pub fn run(&self, why: &str) -> Result<Exit> {
         let toolkit = Toolkit::open()?;
         let (major, minor) = toolkit.version;
@@ -169,8 +169,9 @@ impl Compile<'_> {
     }
 }
 
-/// Returns a small case whose buffers have the same names as the buffers of `case`: the smallest case that needs no model and has
-/// the same keys and values; else the smallest with the same key names; else `case` itself.
+/// Returns a small case to check launches with: its buffers have the same names as the buffers of `case`, but its inputs are made
+/// quickly. It is the smallest case that needs no model and has the same keys and values; else the smallest with the same key
+/// names; else `case` itself.
 pub fn named_by(op: &dyn Op, case: &Case) -> Case {
     let names = |case: &Case| case.keys.iter().map(|(name, _)| *name).collect::<Vec<_>>();
     let cases = op.cases().into_iter().filter(|other| !other.inputs.need_model());

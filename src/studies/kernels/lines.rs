@@ -15,8 +15,8 @@ const KEYS: [(&str, &[&str]); 6] = [
     ("args", &["args has "]),
 ];
 
-/// Returns the header's line for the mistake that the message `what` describes: the line of the launch with the key that the
-/// message names, else a line with a word that the message quotes, else the variant's first line.
+/// Returns the number of the header line that the error message `what` refers to. It is the line with the named key in the named
+/// launch, else a line with a word that the message quotes, else the variant's first line.
 pub fn line_of(source: &Source, variant: &Variant, what: &str) -> usize {
     let lines: Vec<&str> = source.text.lines().collect();
     let named = |line: &&str| line.trim_start().starts_with("name") && line.contains(&format!("\"{}\"", variant.name));

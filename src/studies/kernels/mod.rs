@@ -56,7 +56,7 @@ pub use show::{line, times};
 /// Name of the shipped experiment with all kernels.
 pub const SHIPPED: &str = "kernels";
 
-/// Site of the records that hold times.
+/// Site (name in records) of measured times.
 pub const TIME: &str = "time";
 
 /// Checks that a planted fault with the name `op.mutant` exists.
@@ -71,8 +71,8 @@ pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {
     refuse(!names.iter().any(|other| other == name), why).map_err(Error::Usage)
 }
 
-/// Stand-in for the function that reads tensors at sites of a model. It always returns an error: only the first of a case's draws
-/// (random inputs) may read a model, and all others get this function.
+/// Takes the place of the function that reads tensors at a model's sites, and always returns an error. Only the first draw
+/// (random inputs) of a case may read a model; later draws get this function.
 const NO_MODEL: fn(&str) -> std::result::Result<Vec<Rows>, String> =
     |pattern| Err(format!("tensors at {pattern} are not drawn"));
 
@@ -263,7 +263,8 @@ impl Variants<'_> {
         Ok(records(cell, case, measured))
     }
 
-    /// Returns the measured times, and the ratios of achieved to possible speed.
+    /// Converts measured times to metrics: the times, the size of the data in MB, and the achieved bandwidth and arithmetic rate
+    /// as fractions of the GPU's peak rates.
     fn figures(&self, times: &Times, problem: &Problem, products: Factor) -> Vec<Measured> {
         let rotated = times.rotated.map(|rotated| rotated.median);
         let share = |us: f64| {

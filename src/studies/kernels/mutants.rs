@@ -116,10 +116,10 @@ impl MutantFiles {
     }
 }
 
-/// A case, and its problem, which is made when a fault is first tried on the case.
+/// A case and its problem (inputs and expected outputs). The problem is made when a fault is first tried on the case.
 type Prepared = (Case, RefCell<Option<Problem>>);
 
-/// Prints for each fault the check that noticed it. Returns true if some fault was not noticed.
+/// Prints each fault with the check that noticed it. Returns true if at least one fault was not noticed.
 pub fn print(results: &[MutantResult]) -> bool {
     let name = |result: &MutantResult| format!("{} {}", result.kernel, result.mutant);
     let width = results.iter().map(|result| name(result).len()).max().unwrap_or(0);

@@ -79,7 +79,7 @@ impl ReadyKernels<'_> {
             *cells = without_simple(self.study, sources, on, std::mem::take(cells))?;
             manifest.keep(cells);
         }
-        // A process that runs only some cells of a shared run takes the peak rates from the manifest of that run.
+        // If another process has begun this shared run, take the peak rates from the run's manifest instead of measuring them.
         let begun = planned.shared.map(Folder::open);
         manifest.ceilings = match begun {
             Some(Ok((_, stored))) => stored.ceilings,

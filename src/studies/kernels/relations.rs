@@ -1,13 +1,13 @@
-//! Hints at the cause of wrong elements. A relation says that every wrong element equals its expected value with the sign
-//! flipped, or the expected value in another column or row. It does not affect the verdict. Without a relation, the elements far
-//! outside their bounds are described separately, because elements just outside would hide their pattern.
+//! Hints at the cause of wrong elements, for failure messages; verdicts do not change. A hint is a relation that holds for all
+//! wrong elements: each equals its expected value with the sign flipped, or the expected value in another column or row. Without
+//! a relation, the elements far outside their bounds are described separately: elements just outside would hide their pattern.
 
 use ulplab_core::metrics::VIOLATIONS;
 use ulplab_operations::ops::judge::{Judge, Measured, Rule, number, pattern};
 use ulplab_operations::ops::{Outputs, Problem};
 
-/// A relation is reported only if at least this many wrong elements (or all, if fewer are wrong) have an expected value that
-/// differs clearly from the value that the relation predicts.
+/// Smallest number of telling elements for which a relation is reported; if fewer elements are wrong, all must be telling. A
+/// wrong element is telling if its expected value differs clearly from the value that the relation predicts.
 const TELLING: usize = 4;
 /// Smallest difference between the expected value and the predicted value that counts as clear, as a multiple of the bound.
 const CLEAR: f64 = 16.0;
@@ -51,8 +51,8 @@ struct WrongElements {
 }
 
 impl WrongElements {
-    /// Finds the wrong elements of an output that failed its check. `None` if their number differs from `count`, the number that
-    /// the check reported. `None` also if the check compares no elements, or only some rows, or more than [`MOST`] elements.
+    /// Finds the wrong elements of an output that failed its check. `None` if the check does not compare elements, compares only
+    /// some rows, or has more than [`MOST`] elements; also if the check reported another number of wrong elements (`count`).
     fn new(judge: &Judge, outputs: &Outputs, count: f64) -> Option<Self> {
         let len: usize = judge.shape.iter().product();
         let by_elements = matches!(judge.rule, Rule::Equal { .. } | Rule::Within { .. });
@@ -94,9 +94,9 @@ impl WrongElements {
         }
     }
 
-    /// Returns a text with the pattern of the elements far outside their bounds, and the number of elements just outside. `None`
-    /// if none or all of the wrong elements are far outside, or if `of_all`, the text about all wrong elements, already names the
-    /// pattern.
+    /// Describes the location of the elements far outside their bounds, and counts the elements just outside. `None` if this adds
+    /// nothing: none or all of the wrong elements are far outside, or `of_all`, the text about all wrong elements, already names
+    /// the location.
     fn far(&self, judge: &Judge, of_all: &str) -> Option<String> {
         let ratio = |at: usize| match (self.got[at] - self.want[at]).abs() / self.bounds[at] {
             ratio if ratio.is_nan() => f64::INFINITY,
@@ -120,9 +120,9 @@ impl WrongElements {
         told.then(|| format!("; {far} of them {FAR} times outside or more, {place}{kind}{hint}"))
     }
 
-    /// True if a relation explains all wrong elements. For the index of a wrong element, `source` returns an index and a sign:
-    /// the element must equal the expected value at this index, with this sign, within the bound. Enough of these values must
-    /// differ clearly from the elements' own expected values to exclude chance.
+    /// True if a relation explains all wrong elements. `source` maps the index of a wrong element to another index and a sign.
+    /// The wrong element must equal the expected value at that other index, times the sign, within the bound. To exclude chance,
+    /// enough of these values must differ clearly from the elements' own expected values.
     fn fits(&self, source: impl Fn(usize) -> Option<(usize, f64)>) -> bool {
         let mut telling = 0;
         let all = self.wrong.iter().all(|&at| {

@@ -9,7 +9,7 @@ use crate::run::Hindrance;
 use crate::run::plan::Cell;
 use ulplab_core::error::{Error, Result};
 
-/// Returns the variants for another architecture than the device's, each with a message.
+/// Returns the variants that are written for another architecture than the device's, each with a message that says so.
 pub fn for_others(study: &KernelStudy, sources: &[KernelFile], device: &Device) -> BTreeMap<String, Hindrance> {
     let named = |(name, variant): (String, &Variant)| {
         let arch = variant.arch.as_ref().filter(|arch| **arch != device.arch)?;

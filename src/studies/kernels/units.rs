@@ -17,9 +17,9 @@ pub struct Launched<'a> {
 }
 
 impl<'a> Launched<'a> {
-    /// Collects the entry points of a file's variants for an architecture, on the cases that `selects` accepts. The first result
-    /// is without a fault. If `faults` is set, there is one more result per planted fault, with the entry points of the variants
-    /// that have the fault. Launches that cannot be planned are skipped.
+    /// Collects the entry points that a file's variants launch on an architecture, for the cases that `selects` accepts. The
+    /// first result is without a fault. If `faults` is set, one result per planted fault follows, with the entry points of the
+    /// variants that have the fault. Launches that cannot be planned are skipped.
     pub fn all(
         source: &'a Source,
         arch: &'a str,

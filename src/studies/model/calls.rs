@@ -13,8 +13,8 @@ const LARGEST: u32 = 6;
 pub enum Calls {
     /// The same number of tokens in each call.
     Even(NonZeroUsize),
-    /// Each call has 1, 2, 4, … or 64 tokens, all equally likely. Calls of one or two tokens are computed by dot products, longer
-    /// calls in blocks, and the rows that experts and attention process together differ. So each division sums in another order.
+    /// Each call has 1, 2, 4, … or 64 tokens, all equally likely. Each division has another order of sums: one or two tokens are
+    /// computed by dot products, more tokens in blocks, and experts and attention process other groups of rows.
     Drawn { seed: u64, number: u64 },
 }
 

@@ -41,8 +41,8 @@ pub use run::{from_start, run_finite, run_recorded, run_reference, run_step, wit
 pub use samples::{Sample, recorded};
 use weights::Weighing;
 
-/// Cost of comparing f32 with f64, in units of the cost of one recipe's cell. Measured on 128 tokens of dsv4-mini, the comparison
-/// took 1.7 times the CPU time of a cell.
+/// Cost of comparing f32 with f64 (the recipe `reference`), relative to the cost of measuring another recipe. On 128 tokens of
+/// dsv4-mini, the comparison took 1.7 times the CPU time of another recipe.
 const COST_OF_F64: u64 = 2;
 
 /// Experiment with a whole model: compares the model with roundings at its sites with the model without roundings.
@@ -77,8 +77,8 @@ impl ModelStudy {
         Mistake::refuse(nothing, "round", message)
     }
 
-    /// Refuses a recipe that only divides a window into calls, if the window fits in one call: such a recipe changes nothing.
-    /// Accepts the recipe if it is compared with another recipe.
+    /// Refuses a recipe whose only effect is to divide a window into calls, if the window fits in one call: the recipe then
+    /// changes nothing. A recipe that is compared with another recipe is accepted.
     fn check_calls(&self, recipe: &Recipe) -> Result<(), Mistake> {
         let (key, whole) = match recipe.chunk {
             Some(chunk) => ("chunk", chunk.get() >= self.tokens),

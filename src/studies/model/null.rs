@@ -42,8 +42,8 @@ fn is_of_a_state(round: &Round) -> bool {
     })
 }
 
-/// Returns the recipe as correct CPU code computes it, with the text divided into random calls, so that sums are in a different
-/// order in each window. Returns the recipe with its usual calls if such a division would change more than the order of sums.
+/// Returns the recipe as correct CPU code computes it, without kernels. The text is divided into random calls, so that the order
+/// of sums differs from window to window. If that would change more than the order of sums, the text is not divided at random.
 pub fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
     let codes = recipe.step.is_some() && (recipe.weights.is_some() || recipe.index.is_some());
     let why = "kernels read weights or index keys as codes, which nothing on the CPU does";
@@ -63,8 +63,8 @@ pub fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
         kernels: Vec::new(),
         ..recipe.clone()
     };
-    // Do not divide the text in the local phase, or if a vector is rounded only where attention reads it as key or only as value:
-    // all tokens are then read in one call.
+    // Do not divide the text in the local phase. Do not divide it either if a rounding applies only to keys or only to values
+    // (`role`): such a recipe reads all tokens in one call.
     let whole = phase == Phase::Local || recipe.rounds.iter().any(|round| round.role.is_some());
     if whole || kept || recipe.name == REFERENCE {
         return Ok(plain);

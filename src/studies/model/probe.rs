@@ -184,7 +184,8 @@ pub struct Probe<'a, W> {
     /// The template of every record: cell, recipe and phase, without a measurement.
     cell: Record,
     records: Vec<Record>,
-    /// Relative error of the residual streams before the current layer. The layer's gain is the error after it over this error.
+    /// Relative error of the residual streams at the input of the current layer. The layer's gain is the error at its output
+    /// divided by this error.
     entering: Option<f64>,
     watch: Option<&'a mut dyn Watch>,
 }
@@ -307,9 +308,9 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
     }
 }
 
-/// Returns records of how far a choice (of cache entries or experts) agrees with the reference's choice. If `selects` is true,
-/// cache entries are chosen, and the agreement that theory predicts from the errors of the scores is recorded as well. A router
-/// has too few experts for this prediction.
+/// Returns records of the agreement of a choice (of cache entries or of experts) with the reference's choice. If `selects` is
+/// true, the choice is of cache entries; then the agreement that theory predicts from the errors of the scores is recorded as
+/// well. A router has too few experts for this prediction.
 pub fn decision<W: Real + Into<f64>>(
     blank: &Record,
     selects: bool,
@@ -337,8 +338,8 @@ impl<W: Real + Into<f64>> Numerics<f32> for Probe<'_, W> {
             self.force(site, tensor);
         }
         self.rounding.apply(site, tensor);
-        // A tensor may pass a site several times, once for each role in which it is read. Compare only the pass in a role that
-        // the recipe rounds.
+        // A tensor may pass a site several times, once for each role (key or value) in which attention reads it. Then compare
+        // only the pass in a role that the recipe rounds.
         if site.role == Role::Both || self.rounding.touches(site) {
             self.compare(site, tensor);
         }

@@ -46,8 +46,8 @@ pub fn drawn(study: &RecallStudy, seed: u64, window: &str) -> Vec<Vectors> {
     sources.map(vectors).collect()
 }
 
-/// Measures one recipe on the random vectors of a window. The recipe rounds these queries and keys like the tensors at `sites`,
-/// the model's sites of queries and keys, or adds noise to the scores.
+/// Measures one recipe on the random vectors of a window. The recipe either adds noise to the scores, or rounds queries and keys
+/// as it would at `sites`, the model's sites of queries and keys.
 pub fn of_vectors(
     blank: &Record,
     seed: u64,
@@ -85,8 +85,8 @@ pub fn of_noise(blank: &Record, seed: u64, size: f64, want: &Trace<f32>) -> Vec<
     layers.collect()
 }
 
-/// Copies, for each source, the records at the model's sites that match the source's pattern. The copies have the source's name
-/// as site. Also returns the means of these records over layers.
+/// Returns the records of each source that selects sites of the model: copies of the matching records in `measured`, with the
+/// source's name as site, and the means of these copies over layers.
 pub fn by_source(sources: &[Source<Scores>], measured: &[Record]) -> Vec<Record> {
     let under = |source: &Source<Scores>, record: &Record| match &source.from {
         Scores::Site(sites) if matches(sites, &place(record.layer, &record.site)) => Some(Record {

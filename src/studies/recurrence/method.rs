@@ -266,8 +266,8 @@ impl<P: Policy<f32>> Policy<f32> for WithNoise<P> {
     }
 }
 
-/// Returns the names of the values that a form can round, each with the number of channels per row (1 if it varies); `None` if
-/// the form does not apply to the source's operation.
+/// Returns the names of the values that a form can round, each with its number of channels per row (1 if the number varies);
+/// `None` if the form does not apply to the source's operation.
 fn places(form: &Form, origin: &Operation) -> Option<Vec<(String, usize)>> {
     let state = |cols| (STATE.to_string(), cols);
     let parameters = |states| PARAMETERS.map(|name| (name.to_string(), states)).to_vec();

@@ -19,7 +19,8 @@ type Trajectory<T> = Vec<Point<T>>;
 /// The results of a recurrence at one checkpoint.
 pub struct Point<T> {
     steps: usize,
-    /// Output of the [`CHECKPOINT`] steps before the checkpoint, and the state there, in the order of [`COMPARED`].
+    /// Output of the last [`CHECKPOINT`] steps up to the checkpoint, and the state at the checkpoint, in the order of
+    /// [`COMPARED`].
     values: [Vec<T>; 2],
 }
 

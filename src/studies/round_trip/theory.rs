@@ -46,8 +46,8 @@ fn range(group: &[f32]) -> f64 {
     f64::from(ends.1) - f64::from(ends.0)
 }
 
-/// Returns the noise-to-signal ratio of errors that are uniform within a step. A group is `run` consecutive elements and ends at
-/// the end of a row if `run` is shorter than a row. `step` returns the step of a group.
+/// Returns the noise-to-signal ratio of errors that are uniform within a step. `step` returns the step of a group of `run`
+/// consecutive elements. If `run` is shorter than a row, each row is divided into groups by itself.
 fn uniform_nsr(x: &[f32], cols: usize, run: usize, step: impl Fn(&[f32]) -> f64) -> f64 {
     let noise = |group: &[f32]| group.len() as f64 * step(group).powi(2) / 12.0;
     let signal: f64 = x.iter().map(|&x| f64::from(x).powi(2)).sum();

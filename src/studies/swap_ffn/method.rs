@@ -28,7 +28,8 @@ pub struct Method {
     /// Noise that replaces rounding errors, if any.
     noise: Option<Noise>,
     router: Router,
-    /// The candidate must decide like the reference wherever the margin of the decision in the reference's logits is larger.
+    /// Largest margin, in the reference's logits, at which a decision may flip. Above it, the candidate must decide like the
+    /// reference.
     pub margin: f64,
     /// The function that computes an event. Tests set a faulty function here, and check that the gates notice the fault.
     pub event: Event,

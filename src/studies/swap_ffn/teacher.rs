@@ -10,7 +10,7 @@ use ulplab_core::metrics::{Decided, Decisions};
 use ulplab_core::record::Record;
 use ulplab_swap_ffn::Part;
 
-/// Measures, at every checkpoint, the events of the token: the candidate's decisions, the x that the candidate computes, and the
+/// Measures the events of each token at a checkpoint: the candidate's decisions, the x that the candidate computes, and the
 /// decisions that the next event makes on this x. Kernels cannot obey the reference's decisions, so their x is compared only in
 /// rows where their decision equals the reference's.
 pub fn measure(blank: &Record, inputs: &Inputs, method: &Method, want: &[Token]) -> Result<Vec<Record>, String> {
@@ -48,8 +48,8 @@ fn walk(candidate: &mut Candidate, margin: f64, checkpoint: &Checkpoint) -> Resu
     Ok((found, following))
 }
 
-/// Compares the decisions of the candidate, `own`, with those of the reference, row by row. Adds the pairs to `decisions`, if
-/// `rows` is given only for the rows with true. Returns, for every row, true if the two decisions agree.
+/// Compares the candidate's decisions, `own`, with the reference's, row by row, and returns true for each row in which they
+/// agree. Adds the compared pairs to `decisions`; if `rows` is given, only the rows in which it is true.
 fn compare(decisions: &mut Decisions, known: &ExactEvent, own: &[GateAndBank], rows: Option<&[bool]>) -> Vec<bool> {
     let pairs = decided(&known.decisions).zip(own).enumerate();
     let pairs = pairs.map(|(row, (want, &(open, bank)))| {

@@ -16,8 +16,8 @@ use ulplab_operations::ops::{Buffer, Case, Outputs, Problem, Role, Scalar};
 use super::Digest;
 use crate::studies::kernels::power::outputs::{FOLLOWED, right_after, right_bytes, stored, without_metrics};
 
-/// Returns two digests of a case: of the kernels' inputs, and of the verdicts on outputs. If `whole` is true, a check of outputs
-/// is slow since it runs a model, so only one wrong output is checked. If `guarded` is true, the checks around a kernel (guard
+/// Returns two digests of a case: of the kernels' inputs, and of the verdicts on outputs. Set `whole` if a check of outputs runs
+/// a whole model and is slow: then only one wrong output is checked. If `guarded` is true, the checks around a kernel (guard
 /// bytes, second run, …) are also run on simulated kernels with faults.
 pub fn of(case: &Case, mut problem: Problem, whole: bool, guarded: bool) -> [String; 2] {
     problem.judges.iter_mut().for_each(without_metrics);
@@ -168,9 +168,9 @@ pub fn verdict(digest: &mut Digest, measured: &[Measured]) {
     }
 }
 
-/// Adds the verdicts on correct outputs and on the ladder of wrong outputs to the digest. Each verdict takes as long as the check
-/// of a kernel, so the ladder is short: in most of its outputs, every element is changed, so that the number of wrong elements
-/// depends on the check of every element.
+/// Adds the verdicts on correct outputs and on the ladder (a fixed series of wrong outputs) to the digest. The ladder is short,
+/// because each verdict takes as long as the check of a kernel. Most of its outputs change every element, so that their number of
+/// wrong elements depends on the check of every element.
 pub fn ladder(digest: &mut Digest, judge: &Judge) {
     let Some(right) = right_bytes(judge).or_else(|| finite(judge)) else {
         return;
@@ -235,7 +235,7 @@ fn near(judge: &Judge, say: &mut dyn FnMut(&Outputs)) {
     }
 }
 
-/// Returns zeros for an output that is only required to be finite.
+/// Returns an output of zeros if the check only requires finite numbers, else `None`.
 fn finite(judge: &Judge) -> Option<Outputs> {
     let size = judge.shape.iter().product::<usize>() * judge.dtype.bitsize() / 8;
     matches!(judge.rule, Rule::Finite).then(|| Outputs(vec![(judge.output, vec![0; size])]))

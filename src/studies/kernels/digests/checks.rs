@@ -1,4 +1,4 @@
-//! Digest of the verdicts that the checking code shared by all operations gives on small outputs at the limits of their bounds.
+//! Digest of the checking code that all operations share: a hash of its verdicts on small outputs at the limits of their bounds.
 
 use safetensors::Dtype;
 use ulplab_core::formats::Format;
@@ -80,8 +80,9 @@ fn equal(digest: &mut Digest, dtype: Dtype) {
     }
 }
 
-/// Adds the verdicts on outputs with limits on the mean-square error: first only of groups of rows, then also of single rows. An
-/// output has the same error in its first elements; a second version adds one ULP to two elements, to exceed limits slightly.
+/// Adds the verdicts of checks that limit the mean-square error of groups of rows, first without and then with limits for single
+/// rows. In each output, the first elements have the same error. A second version adds one ULP to two elements, to exceed limits
+/// slightly.
 fn mean_squares(digest: &mut Digest, dtype: Dtype) {
     let want = vec![1.0; 16];
     let size = dtype.bitsize() / 8;

@@ -1,5 +1,5 @@
-//! Digests of everything that an attestation depends on. An attestation stays valid if source text changes, as long as machine
-//! code, launches and verdicts stay the same.
+//! Digests of everything that an attestation (the stored result of a run on a GPU) depends on. An attestation stays valid if
+//! source text changes, as long as machine code, launches and verdicts stay the same.
 
 mod answers;
 mod checks;

@@ -30,7 +30,8 @@ pub enum Values {
 }
 
 impl Values {
-    /// Returns an error if a parameter is invalid, or if the type `dtype`, if it is known, cannot represent the values.
+    /// Returns an error if a parameter is invalid, or if the type `dtype` cannot represent the values. Without `dtype`, only the
+    /// parameters are checked.
     pub fn check(&self, dtype: Option<Dtype>) -> Result<(), String> {
         match *self {
             Self::Uniform([from, to]) if !(from < to && (to - from).is_finite()) => Err(format!(

@@ -115,8 +115,8 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// Returns each operation of the run once. The user's operations come first, because the experiment file states their output
-/// names; for the others, cases must be made to find the names.
+/// Returns each operation of the run once, the user's operations first. Callers search for an output name: the experiment file
+/// states the names of the user's outputs, but for a shipped operation, cases must be made to find them.
 pub fn of_recipes(study: &KernelStudy) -> Vec<Operation<'_>> {
     let names: BTreeSet<&str> = study.variants.iter().map(|recipe| op_of(&recipe.name)).collect();
     let found = names.into_iter().filter_map(|name| Operation::find(study, name).ok());
@@ -150,8 +150,8 @@ pub(super) fn op_of(recipe: &str) -> &str {
     recipe.split_once('.').map_or(recipe, |(op, _)| op)
 }
 
-/// Returns the operation of a recipe, or the mistake in its name. If the recipe is a program, the mistake is at the program's key
-/// `op`.
+/// Returns the operation of a recipe `op.variant`, or an error if the operation is unknown. For a program, the error points to
+/// the program's key `op`.
 fn known<'a>(study: &'a KernelStudy, recipe: &str) -> Result<Operation<'a>, Mistake> {
     Operation::find(study, op_of(recipe)).map_err(|why| {
         let why = format!("'{recipe}': {why}");

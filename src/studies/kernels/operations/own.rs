@@ -16,7 +16,7 @@ use ulplab_operations::ops::data::{DTYPES, dtype_named};
 use ulplab_operations::ops::judge::is_number;
 use ulplab_operations::ops::{Case, Data, Op, Parameters, Problem, Range, lasting};
 
-/// Names that sizes, numbers and tensors must not have: keys of every case, and metadata of a problem's file.
+/// Reserved names, which sizes, numbers and tensors must not have: keys of every case, and metadata of a problem's file.
 const RESERVED: [&str; 7] = ["op", "name", "inputs", "tensors", "timed", "case", "outputs"];
 
 /// Largest `timeout`, in seconds: one day. A larger value is refused as a mistake.
@@ -221,7 +221,8 @@ impl Op for OwnOp {
 }
 
 impl Output {
-    /// Returns an error if outputs of this type can only be compared bit by bit, or if no number of this type exceeds the bound.
+    /// Returns an error if the output has a bound that no check can use: outputs of this type can only be compared bit by bit, or
+    /// no number of this type exceeds the bound.
     fn check_type(&self, dtype: Option<Dtype>) -> Result<(), String> {
         let (Some(dtype), Some(bound)) = (dtype, self.bound) else {
             return Ok(());

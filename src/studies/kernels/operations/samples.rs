@@ -9,7 +9,8 @@ use ulplab_operations::ops::{Case, Op, Problem, Role};
 
 const LARGE: f64 = 1e8;
 const CHEAP: f64 = 1e7;
-/// Largest number of cases that are added because they have a new size, after one or two cases of each combination of key values.
+/// Largest number of extra cases. One or two cases are chosen for each combination of key values; each extra case has a size that
+/// no other chosen case has.
 const MORE: usize = 4;
 
 /// A case with its problem.
@@ -22,8 +23,8 @@ pub struct Sample {
 #[derive(Debug)]
 pub struct OutputNames {
     pub names: Vec<String>,
-    /// True if the list is complete. If expected values depend on the outputs, records also have names of parts of outputs, which
-    /// the list lacks.
+    /// True if `names` is complete. It is incomplete if expected values depend on the outputs: records then also name parts of
+    /// outputs.
     pub all: bool,
 }
 

@@ -90,7 +90,8 @@ pub struct Numbers {
     pub digits: u32,
     /// Median magnitude of each row, over the nonzero elements that faults may change.
     usual: Vec<f64>,
-    /// Index of the row whose median magnitude is the median over the rows, and index of an element of this magnitude in the row.
+    /// Index of a typical row, whose median magnitude is the median over all rows; and index of an element of this magnitude in
+    /// the row.
     typical: (usize, usize),
     drawn: Vec<f64>,
 }

@@ -1,4 +1,4 @@
-//! Power of checks: the smallest fault of each kind that the check of an output rejects in the outputs of a correct kernel.
+//! Power of a check: the size of the smallest fault that the check of an output rejects, for each kind of fault.
 //!
 //! The outputs of a correct kernel are made from an operation's expected values, rounded to the stored type. A fault of a kind
 //! ([`FAULTS`]) is applied to these outputs, and the smallest size that the check rejects is found. The result says nothing about

@@ -13,11 +13,12 @@ use ulplab_operations::ops::{Buffer, Outputs, Problem, Role};
 
 use super::faults::Numbers;
 
-/// Largest number of iterations to find correct outputs if expected values depend on other outputs. Each iteration replaces
-/// outputs with their expected values, which may change other expected values.
+/// Largest number of rounds in the search for correct outputs whose expected values depend on other outputs. Each round replaces
+/// the outputs with their expected values, which may change other expected values.
 pub const FOLLOWED: usize = 64;
 
-/// An output of a case, or a part of an output. A part has expected values that depend on the rest of the outputs.
+/// An output (or a part of an output), with functions that store a fault in it and check it. A part is checked separately,
+/// because its expected values depend on the rest of the outputs.
 pub struct Judged<'a> {
     /// Name of the output or of the part.
     pub name: &'static str,
@@ -112,8 +113,8 @@ fn of_judges(judges: Vec<&Judge>) -> Option<Judged<'_>> {
 }
 
 /// Builds a [`Judged`] from a part of the outputs; `None` if no particular values are expected. `whole` is the check of all
-/// outputs, with outputs that it accepts, if known. If these outputs contain the part, they are all checked after a fault in the
-/// part, because other expected values may depend on the part. Otherwise the part is checked alone.
+/// outputs, with outputs that it accepts, if known. If the part lies in these outputs, a fault in the part is judged by the check
+/// of all outputs, because other expected values may depend on the part. Otherwise only the part is checked.
 fn of_part<'a>(problem: &'a Problem, mut part: Part, whole: Option<(&'a Judge, &Outputs)>) -> Option<Judged<'a>> {
     without_metrics(&mut part.judge);
     let own = Arc::new(part.judge);
@@ -223,8 +224,8 @@ fn place(judge: &Judge, problem: &Problem) -> Option<Place> {
     })
 }
 
-/// Returns the outputs of a correct kernel, as far as they can be determined. Outputs on which expected values depend begin as
-/// random numbers, and are replaced with the expected values at most `rounds` times.
+/// Returns the outputs of a correct kernel, as far as they can be determined. If expected values depend on outputs, these outputs
+/// begin as random numbers; then up to `rounds` rounds replace them with their expected values.
 pub fn right_after(problem: &Problem, rounds: usize) -> Outputs {
     let written = problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
     let mut outputs = Outputs(written.map(|buffer| (buffer.name, before(buffer))).collect());

@@ -132,7 +132,7 @@ fn share(size: f64) -> String {
     }
 }
 
-/// Text for a number of terms of 10⁶ or more.
+/// Text that [`terms`] returns for 10⁶ terms or more.
 const ANY: &str = "any number";
 
 /// Formats n = 1 / share²: in a sum of n equal terms with random signs, one term is about the fraction `share` of the sum. From

@@ -13,8 +13,8 @@ use ulplab_core::metrics::{
 };
 use ulplab_core::record::Phase::{self, Cumulative, Local};
 
-/// Returns the name of the site where the residual stream leaves a layer. If the path has no such site, the name is empty, so
-/// that it matches no record.
+/// Returns the name of the site where the residual stream leaves a layer. If the path (implementation of a model) has no such
+/// site, the name is empty, and so matches no record.
 fn stream(index: &Index) -> &'static str {
     let stream = index.path.and_then(Path::stream);
     stream.map_or("", |site| site.name)

@@ -81,7 +81,7 @@ impl Show for ModelStudy {
         };
         let others = self.recipes.iter();
         let mut others = others.filter(|other| !other.noise && other.name != recipe.name);
-        // `sized` is false for a recipe that does not round all tensors that a cache stores.
+        // `sized` is false for a recipe that leaves some of the cached tensors unrounded.
         if recipe.noise {
             let controlled = others.find(|other| other.rounds == recipe.rounds);
             (Group::Noise, controlled.map(|recipe| recipe.name.as_str()))
