@@ -153,7 +153,8 @@ impl Accumulator {
         })
     }
 
-    /// True if 32-bit integers can hold the products of a step and their sum, in units of 2^(largest exponent − aligned bits).
+    /// True if 32-bit integers can hold the products of a step and their sum. The unit of the integers is 2^(largest exponent −
+    /// aligned bits).
     pub fn narrow(&self) -> bool {
         let fraction = self.operand.fraction_bits();
         let largest = (self.terms as u64) * ((2 << fraction) - 1u64).pow(2);

@@ -109,8 +109,8 @@ pub struct Worst {
 /// Description of a wrong output, readable without the data.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Self-contained sentence. About an output, it names an element, its expected and found value, its bound, and the number and
-    /// pattern of wrong elements; about a program, its mistake.
+    /// Self-contained sentence. For a wrong output, it names an element, its expected and found value, its bound, and the number
+    /// and pattern of wrong elements; for a failed program, it names the mistake.
     pub message: String,
     /// The worst element; `None` if no element can be named, for example if a program wrote no output.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -100,8 +100,8 @@ pub fn vacuous_between(metric: &str, bound: Bound, [want, got]: [Dtype; 2]) -> O
     })
 }
 
-/// Explains why a bound on the worsening of a metric is always satisfied, or that the bound is NaN; `None` if the metric can
-/// worsen by more. If `relative` is true, the bound is a fraction of the previous value: 0.03 for 3 %.
+/// Explains why a metric can never worsen by more than `most`, or that `most` is NaN; `None` if the metric can. If `relative` is
+/// true, `most` is a fraction of the previous value: 0.03 for 3 %.
 pub fn vacuous_change(metric: &str, better: Better, most: f64, relative: bool) -> Option<String> {
     if most.is_nan() {
         return Some(format!("{metric}: NaN is no bound of a change"));

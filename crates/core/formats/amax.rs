@@ -1,13 +1,12 @@
 //! Largest magnitudes of the blocks of a tensor.
 
-/// Returns the bits of the largest magnitude in `x`. In the order of these bits, NaN is above infinity, and infinity above finite
-/// values.
+/// Returns the bits of the largest magnitude in `x`. Magnitudes are compared by their bits, so that NaN is above infinity.
 #[inline(always)]
 pub(super) fn of(x: &[f32]) -> u32 {
     x.iter().fold(0, |amax, x| (x.to_bits() & 0x7fff_ffff).max(amax))
 }
 
-/// Sets each element of `largest` (the bits of an f32) to the maximum of itself and the largest magnitude of its block. A block
+/// Raises each element of `largest` (f32 bits, one per block) to the largest magnitude of its block, if that is larger. A block
 /// has `width` elements; the last block may be shorter.
 #[inline(always)]
 pub(super) fn of_blocks<S: pulp::Simd>(simd: S, x: &[f32], width: usize, largest: &mut [u32]) {

@@ -88,8 +88,8 @@ pub struct Format {
 }
 
 impl Format {
-    /// Returns the representation of the element. Its cast is that of the library in `convention`. Without a library, or if it
-    /// has no cast to this element, the element's default cast is used.
+    /// Returns the representation of the element with the cast of the library in `convention`. If no library is named, or the
+    /// library has no cast to this element, the element's default cast is used.
     pub fn repr(&self) -> Repr {
         let of = |convention: &Convention| convention.repr(self.element);
         self.convention.and_then(of).unwrap_or(self.element.repr)

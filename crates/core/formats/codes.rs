@@ -290,8 +290,8 @@ impl<C: Cast> BlocksLoop<'_, C> {
     }
 }
 
-/// Returns the codes of a block, one per byte. They go to a local array first: the optimiser cannot know that the output does not
-/// overlap the input, and would not vectorise the loop.
+/// Returns the codes of a block, one per byte. The codes are written to a local array first: a loop that writes to the output
+/// would not vectorise, because the compiler cannot know that the output does not overlap the input.
 #[inline(always)]
 fn block_codes<C: Cast, const W: usize, const DIVIDE: bool>(cast: C, x: &[f32; W], factor: f32) -> [u8; W] {
     let mut codes = [0; W];

@@ -74,14 +74,14 @@ impl Format {
     }
 }
 
-/// Rounds |x| to one of the two neighbouring codes, and adds the sign of x; `sign` is the code of −0. The lower code is the
-/// largest code whose value is not above |x|. The fraction of a step from this value to |x| is a 32-bit integer. If the sum of
-/// the fraction and `random` overflows, the upper code is chosen. So the probability of the upper code is the fraction, accurate
-/// to 2^-32; with `random` = 0, the lower code is always chosen.
+/// Rounds x to one of the two codes next to |x|, and adds the sign of x; `sign` is the code of −0. The lower code has the largest
+/// value not above |x|. The distance from this value to |x| is a fraction of the step to the upper code, in 32 bits. The upper
+/// code is chosen if the sum of this fraction and `random` overflows. So its probability is the fraction, accurate to 2^-32; with
+/// `random` = 0, the lower code is always chosen.
 #[inline(always)]
 fn next_to(cast: FloatCast, sign: u32, x: f32, random: u32) -> u16 {
     let (below, fraction) = cast.float.truncate(x);
-    // The condition is also true for NaN and infinities.
+    // `below` is also at least `max` if x is a NaN or an infinity.
     if below >= cast.float.max {
         let largest = cast.decode(cast.float.max).copysign(x);
         return cast.encode(if x.is_nan() { x } else { largest }) as u16;

@@ -141,9 +141,10 @@ impl MiniFloat {
         self.is_nan(self.sign() - 1)
     }
 
-    /// Splits the bits of a finite f32 magnitude for rounding: `code = base + round(significand / 2^drop)`. The significand
-    /// includes the leading one, and `drop` is the number of low bits that the format cannot store. `base` is the code of the
-    /// smallest value of the binade, less the leading one, which the significand adds.
+    /// Splits the bits of a finite f32 magnitude for rounding. Returns the tuple (significand, drop, base), from which the code
+    /// is `base + round(significand / 2^drop)`. The significand includes the leading one, and `drop` is the number of its low
+    /// bits that the format cannot store. `base` is the code of the smallest value of the binade minus the leading one, which the
+    /// significand adds.
     #[inline(always)]
     const fn split(&self, magnitude: u32) -> (u32, u32, u32) {
         let field = magnitude >> 23;
@@ -157,9 +158,9 @@ impl MiniFloat {
         (significand, drop, (quantum - lowest) << self.mantissa_bits)
     }
 
-    /// Returns the code of the largest representable magnitude not above |x|, and the distance from that magnitude to |x|. The
-    /// distance, which stochastic rounding uses, is in units of 2^-32 of the step to the next code, rounded down. NaN and
-    /// infinities give a code above `max`.
+    /// Returns the code of the largest representable magnitude not above |x|, and the remaining distance to |x|, for stochastic
+    /// rounding. The distance is a fraction of the step to the next code, in units of 2^-32, rounded down. NaN and infinities
+    /// give a code above `max`.
     #[inline(always)]
     pub(super) fn truncate(&self, x: f32) -> (u32, u32) {
         let (significand, drop, base) = self.split(x.to_bits() & 0x7fff_ffff);
@@ -255,8 +256,8 @@ impl Cast for FloatCast {
         let float = self.float;
         let magnitude = code & (float.sign() - 1);
         let normal = (magnitude << (23 - float.mantissa_bits)) + ((127 - float.bias) << 23);
-        // The ulp of the float `lift` is the smallest subnormal of the format. So the value of a subnormal code is `lift` with
-        // `magnitude` in its low bits, less `lift`.
+        // One ulp of the float `lift` is the smallest subnormal of the format. So the value of a subnormal code is the float
+        // `lift` with the code in its low bits, minus `lift`.
         let lift = (151 - float.bias - float.mantissa_bits) << 23;
         let subnormal = (f32::from_bits(lift | (magnitude & 0x7f_ffff)) - f32::from_bits(lift)).to_bits();
         let small = magnitude >> float.mantissa_bits == 0;
@@ -268,8 +269,8 @@ impl Cast for FloatCast {
     }
 }
 
-/// The same cast as [`FloatCast`] in fewer instructions: the FPU's adder rounds. This cast works only for ties to even and
-/// exponents of at most 5 bits. A test compares both casts on every f32.
+/// The same cast as [`FloatCast`] in fewer instructions: a floating-point addition rounds. This cast works only for ties to even
+/// and exponents of at most 5 bits. A test compares both casts on every f32.
 #[derive(Clone, Copy)]
 pub(super) struct Added(FloatCast);
 
@@ -300,9 +301,9 @@ impl Cast for Added {
         };
         let magnitude = (x.to_bits() & 0x7fff_ffff).min(most);
         let quantum = (magnitude & 0x7f80_0000).max(lowest);
-        // `lift` is so large that its ulp is one step of the code, so that the FPU's addition rounds to the step. The low bits of
-        // `lift` hold the code of the binade's smallest value, without the leading one. So the low bits of the sum are the code
-        // of the result.
+        // One ulp of `lift` is one step of the code, so that the addition of `lift` rounds the magnitude to a whole step. The low
+        // bits of `lift` hold the code of the binade's smallest value minus the leading one, so that the low bits of the sum are
+        // the code of the result.
         let lift = quantum + (quantum >> shift) + (shift << 23) - (lowest >> shift);
         let sum = f32::from_bits(magnitude) + f32::from_bits(lift);
         let rounded = sum.to_bits() & 0xffff;

@@ -33,7 +33,8 @@ pub enum Error {
     Squared,
 }
 
-/// Arithmetic of the error `d` of an element; `q` is the value of its code.
+/// Arithmetic of the error `d` of an element `x`. `q` is the value of the element's code, and `s` is the value of the block's
+/// scale. The module `nvfp4` defines `G`, `amax` and `span`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Domain {
     /// `((q·s)·amax)/span − x` in f32.

@@ -130,8 +130,8 @@ impl Scale {
         }
     }
 
-    /// Returns the factor by which decoding multiplies codes, for a stored scale and without any global scale. If the rule stores
-    /// the factor of encoding, this is the inverse of the stored number.
+    /// Returns the factor by which decoding multiplies codes, for the stored scale `bytes`; a global scale is not included. If
+    /// the rule stores the factor of encoding, this is the inverse of the stored number.
     pub fn value(&self, bytes: &[u8]) -> f32 {
         if let Self::E4m3(_) = self {
             return UE4M3_CAST.decode(u32::from(bytes[0]));

@@ -1,8 +1,8 @@
 //! Compares each cast with its definition, optionally on every f32.
 //!
-//! The definition shares no code with the casts. The threshold of a code is half-way between its value and the value of the
-//! previous code. Thresholds are computed in f64, which holds all values and midpoints exactly. Over all f32 in ascending order,
-//! the expected code changes only at thresholds.
+//! The definition shares no code with the casts. It is a list of thresholds: over all f32 in ascending order, the expected code
+//! changes only at thresholds. When numbers round to nearest, the threshold of a code is half-way between its value and the value
+//! of the previous code. Thresholds are computed in f64, which holds all values and midpoints exactly.
 
 use rayon::prelude::*;
 
@@ -189,8 +189,8 @@ fn float_value(float: &MiniFloat, code: u32) -> f64 {
     }
 }
 
-/// Returns the bits of the smallest positive f32 that is greater than `x`, or, if `above` is false, not less than `x`. `x` is
-/// finite.
+/// Returns the bits of the smallest f32 that is greater than the finite number `x`. If `above` is false, the result may also
+/// equal `x`.
 fn first_from(x: f64, above: bool) -> u32 {
     let rounded = x as f32;
     let found = f64::from(rounded);

@@ -21,7 +21,8 @@ pub enum ZeroPoint {
     FractionalCode,
 }
 
-/// Formulas of the scale and the zero point of a block with values from `lo` to `hi`.
+/// Formulas of the scale `s` and the zero point (`m` or `z`, see [`ZeroPoint`]) of a block with values from `lo` to `hi`; `n` is
+/// the largest code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AffineFit {
     /// `s = (hi − lo)/n`, `m = lo`.

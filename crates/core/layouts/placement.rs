@@ -20,7 +20,7 @@ pub struct Placement {
     parts: Vec<Part>,
     used: usize,
     len: usize,
-    /// Number of rows per strip (a multiple of the tile's height). A strip is converted in all parts before the next strip.
+    /// Number of rows of a strip, a multiple of the tile's height. A strip is converted in all parts before the next strip.
     strip: usize,
 }
 

@@ -1,6 +1,6 @@
-//! Moves words of 4 bytes between a matrix and tiles. The unit of work is a block of 16 rows × 64 bytes, which is transposed as
-//! 16 × 16 words. Blocks are converted from left to right, then from top to bottom. Tall tiles (more than 64 rows) are converted
-//! down each column, for 256 rows at a time.
+//! Moves words of 4 bytes between a matrix of scales and the tiles of a layout. The unit of work is a block of 16 rows × 64
+//! bytes, which is transposed as 16 × 16 words. Blocks are converted from left to right, then from top to bottom. Tall tiles
+//! (more than 64 rows) are converted down each column, for 256 rows at a time.
 
 use std::ops::Deref;
 
@@ -155,8 +155,8 @@ fn bands(part: &Part, stride: usize, first: usize) -> impl Iterator<Item = Band>
 const TOGETHER: usize = 16;
 
 /// Returns the bands (of 16 rows) of a part with tall tiles, in groups that are converted together. `tiles` is the address of the
-/// tiles. The tiles may begin within a cache line. The first band is then shorter, so that all later bands of the first tile
-/// begin at a cache line. The same holds for later tiles if the size of a tile is a multiple of a cache line.
+/// tiles. If they do not begin at a cache line, the first band is shorter, so that all later bands of the first tile begin at a
+/// cache line. The same holds for later tiles if the size of a tile is a multiple of a cache line.
 fn lots(part: &Part, stride: usize, tiles: usize) -> impl Iterator<Item = Vec<Band>> {
     let first = tiles.wrapping_neg() % 64 / 4;
     let mut bands = bands(part, stride, first);
@@ -165,8 +165,8 @@ fn lots(part: &Part, stride: usize, tiles: usize) -> impl Iterator<Item = Vec<Ba
 }
 
 impl Band {
-    /// Returns the number of bytes of each row that are moved in whole blocks of 64 bytes: `width`, rounded down to a multiple of
-    /// 64, if the band has `N / 4` rows and no padding; else 0.
+    /// Returns the number of bytes of each row that can be moved in whole blocks: `width`, rounded down to a multiple of 64.
+    /// Returns 0 if the band has padding, or does not have `N / 4` rows.
     fn whole<const N: usize>(&self, width: usize) -> usize {
         match self.bytes == N && self.rows[..N / 4].iter().all(Option::is_some) {
             true => width / 64 * 64,

@@ -3,8 +3,8 @@
 use super::evidence::Row;
 
 metrics! {
-    /// This mean over all target tokens is the usual loss of language models. A model that gives all tokens the same probability
-    /// has the loss ln(vocabulary size).
+    /// The mean negative log-likelihood over all target tokens is the usual loss of language models. A model that gives all
+    /// tokens the same probability has the loss ln(vocabulary size).
     NATS "nats" "nats" Lower Significant [0.0, DIFFERENCE] Kernel;
         "the model's own loss: mean negative log-likelihood of the text that really followed, per token"
 

@@ -16,8 +16,8 @@ metrics! {
         RoundTrip(|trip| finite(trip, |trip| trip.row_sqnr(0.5)));
         "signal-to-quantization-noise ratio of the median row"
 
-    /// Both recipes round the same numbers, so the confidence interval of this difference is narrower than for two independent
-    /// measurements.
+    /// The SQNR of a recipe minus the SQNR of another. Both round the same numbers, so the confidence interval of the difference
+    /// is narrower than for two independent measurements.
     SQNR_GAIN "sqnr_gain" "dB" Higher DecibelsAbove [-2.0 * DECIBELS, 2.0 * DECIBELS] RoundTrip(|trip| {
         let rival = trip.rival_nsr?;
         trip.pair.judge(|pair| 10.0 * (rival / nsr(pair)).log10())

@@ -37,8 +37,9 @@ metrics! {
     SCORE_ERROR "score_error" "" Lower Significant [0.0, RATIO] Threshold(|threshold| threshold.mean(threshold.error));
         "standard deviation of the scores' error over that of the scores, mean over rows"
 
-    /// Mean over contested rows (more than k items) of 1 − φ(z) ε / (√(2π) p) with z = Φ⁻¹(1 − p), where each row has its own ε
-    /// and its own fraction p of selected items. The formula is a first-order approximation, which may be far below 0.
+    /// Mean over contested rows (more than k items) of 1 − φ(z) ε / (√(2π) p) with z = Φ⁻¹(1 − p), where φ is the density and Φ
+    /// the distribution function of N(0, 1). Each row has its own ε (see [`SCORE_ERROR`]) and its own fraction p of selected
+    /// items. The formula is a first-order approximation, which may be far below 0.
     RECALL_THEORY "recall_theory" "" Higher Share [-RATIO, 1.0] Threshold(|threshold| threshold.mean(threshold.expected));
         "recall of normal scores with an independent error of the measured size, to first order"
 

@@ -7,8 +7,8 @@ metrics! {
     MAX_ABS "max_abs" "" Lower Significant [0.0, DIFFERENCE] Pair(|pair| pair.judge(|pair| pair.max_abs));
         "largest absolute error of an element"
 
-    // The distance is the number of representable numbers between two elements, defined only if both tensors have the same
-    // floating-point type. Both zeros count as one number.
+    // The distance is the number of steps between representable numbers from one element to the other. It is defined only if both
+    // tensors have the same floating-point type. Both zeros count as one number.
     ULP_P50 "ulp_p50" "ulp" Lower Count [0.0, COUNT] Pair(|pair| quantile(pair, |ulps| ulps.p50));
         "median distance in units in the last place"
 
@@ -29,8 +29,8 @@ fn quantile(pair: &Pair, select: fn(&Ulps) -> u64) -> Option<f64> {
 }
 
 /// Returns the largest distance in ulp between elements of `got` and `want` at the same index, in a floating-point type of
-/// `width` bits. Both give the code and the value of each element. The distance is infinite if the values differ and one of them
-/// is not finite; two NaN match if `equal_nan`.
+/// `width` bits. The iterators give the code and the value of each element. The distance is infinite if the values differ and one
+/// of them is not finite; two NaN match if `equal_nan`.
 pub fn most_apart(
     width: u32,
     got: impl Iterator<Item = (u64, f64)>,

@@ -25,8 +25,8 @@ pub struct Pair {
     pub(in crate::metrics) ee: f64,
     /// max |x − y|.
     pub max_abs: f64,
-    /// The element with the error `max_abs`. But if NaN or infinities of the tensors do not match, it is the first element at
-    /// which they do not match.
+    /// The element with the error `max_abs`. If NaN or infinities of the two tensors do not match, the first element at which
+    /// they do not match.
     pub worst: Option<Worst>,
     /// Divisor of both tensors in the sums `xx`, `yy`, `xy` and `ee`, a power of two. It is 1, except for f64 tensors whose
     /// squares would overflow or underflow.
@@ -130,8 +130,8 @@ impl Pair {
             index: worst.index + self.n as usize,
             ..worst
         });
-        // The first pair in which NaN or infinities do not match has the worst element. If they match in both pairs, the pair
-        // with the larger error has the worst element; NaN counts as the largest error.
+        // Keep the worst element of the first pair in which NaN or infinities do not match. If they match in both pairs, keep the
+        // worst element of the pair with the larger error; NaN counts as the largest error.
         let first = match (self.same_nonfinite, later.same_nonfinite) {
             (false, _) => true,
             (true, false) => false,

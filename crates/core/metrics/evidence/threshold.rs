@@ -57,7 +57,8 @@ fn variance(values: &[f64]) -> f64 {
 }
 
 /// Returns the expected recall if the largest N(0, 1) scores, a fraction p of all, are selected, and every score has an
-/// independent error of standard deviation ε. To first order, this is 1 − φ(z) ε / (√(2π) p) with z = Φ⁻¹(1 − p).
+/// independent error of standard deviation ε. To first order, this is 1 − φ(z) ε / (√(2π) p) with z = Φ⁻¹(1 − p), where φ is the
+/// density and Φ the distribution function of N(0, 1).
 fn recall(error: f64, p: f64) -> f64 {
     let normal = Normal::standard();
     let z = normal.inverse_cdf(1.0 - p);
