@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::{Error, Result};
 
-/// Opens a regular file for reading; for anything else, the error says what `path` is.
+/// Opens a regular file for reading. If `path` is a folder, pipe, socket or device, the error says so.
 pub fn open(path: &Path) -> Result<File> {
     reference::tensorfile::open(path, "open").map_err(Into::into)
 }

@@ -42,8 +42,8 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Runs all pieces to their end and shows the number of finished cells. Forwards the processes' standard error, and prints a
-    /// line if a process is killed. The run's folder tells whether the run is complete.
+    /// Runs the child processes for all pieces of work, and shows the number of finished cells. Forwards the processes' standard
+    /// error, and prints a line if a process is killed. The run's folder tells whether the run is complete.
     ///
     /// # Errors
     /// Returns an error if a process cannot be started, or if this process receives a signal.

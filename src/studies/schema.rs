@@ -43,7 +43,7 @@ pub fn schema() -> Value {
         "description": "A question, and what to run to answer it.",
         "type": "object",
         "properties": { "kind": { "enum": names, "default": "model" } },
-        // With `if` and `then`, an editor compares a file only with the keys of its own kind, so it marks a mistake at its place.
+        // With `if` and `then`, an editor compares a file only with the keys of its own kind, and so marks a mistake where it is.
         "allOf": kinds,
         "$defs": definitions,
     });

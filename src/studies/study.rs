@@ -53,8 +53,8 @@ pub trait Study: Keys + Show + Send + Sync {
         infos(&self.body())
     }
 
-    /// Checks that the site pattern `at` of a gate matches a site that records have; see [`check_among`]. Layer 0 stands for all
-    /// layers.
+    /// Checks that `at`, the pattern of a gate, matches a site in the records of this study; see [`check_among`]. Layer 0 stands
+    /// for all layers.
     ///
     /// # Errors
     /// Returns an error if no record has such a site.

@@ -26,7 +26,7 @@ pub enum GlobalScale<'a> {
     Own,
     /// Computed from this largest magnitude, which a calibration provides.
     Amax(f32),
-    /// Given global scales, as they are stored: one for each row, or one for the tensor.
+    /// These global scales, as they are stored: one for each row, or one for the tensor.
     Stored(&'a [f32]),
 }
 

@@ -372,8 +372,9 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Prints a line for each unverified or missing file, and the verdict with the number of verified files. The verdict is the
-    /// text `attested` if one device verified all files, `broken` if a file is unverified or missing, and `patchy` otherwise.
+    /// Prints a line for each unverified or missing file, and the verdict with the number of verified files. The verdict is one
+    /// of three texts: `attested` if one device verified all files, `patchy` if only several devices together did, and `broken`
+    /// if a file is unverified or missing.
     fn show(&self, [attested, broken, patchy]: [&str; 3], more: &str) {
         let (all, findings) = (self.files, &self.findings);
         findings.iter().for_each(|finding| outln!("FAIL {}", shown(finding)));

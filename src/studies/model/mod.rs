@@ -275,7 +275,8 @@ impl<'a> ReadyRecipe<'a> {
         Ok(Some((model, sizes)))
     }
 
-    /// Runs the recipe on a text. The probe compares the tensors at the sites with the reference's.
+    /// Runs the recipe on a text, and returns the records of `probe`, which compares the tensors at the model's sites with the
+    /// reference's.
     fn read(&self, bench: &Bench, text: Text, probe: Probe<impl Real>) -> Result<Vec<Record>> {
         let got = match (&self.step, self.calls) {
             (Some(step), _) => {

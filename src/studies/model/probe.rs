@@ -88,7 +88,7 @@ pub struct Recorder<T, N> {
 }
 
 impl<T: Real, N: Numerics<T>> Recorder<T, N> {
-    /// Returns a recorder for a model with the sites of `path`.
+    /// Returns a recorder for a model whose sites are defined by `path`, the model's implementation.
     pub fn new(numerics: N, path: &'static Path) -> Self {
         let trace = Trace {
             path,

@@ -24,7 +24,7 @@ pub enum Piece<T> {
         beta: Option<Tensor<T>>,
     },
     Ssm {
-        /// The parameters a, b and c, `[heads, states]` each.
+        /// The parameters a, b and c, `[heads, states]` each, of the model x' = a x + b u with the output Σ c x'.
         parameters: [Tensor<T>; 3],
         /// The input u, `[heads, steps]`.
         u: Tensor<T>,

@@ -1,4 +1,4 @@
-//! The candidate that is compared with the reference: the reference's path with roundings, or GPU kernels.
+//! The candidate that is compared with the reference: the reference's implementation with roundings, or GPU kernels.
 
 use reference::paths::swap_ffn::{Decisions, Model, RouterForm, State};
 use reference::{Plain, Tensor};
@@ -13,7 +13,7 @@ pub type GateAndBank = (bool, u8);
 
 /// A source's model as a recipe computes it: emulated on the CPU, or by GPU kernels.
 pub enum Candidate<'a> {
-    /// The reference's path on the CPU, with the recipe's roundings.
+    /// The reference's implementation on the CPU, with the recipe's roundings.
     Emulated { model: Box<Model<f32>>, method: &'a Method },
     Kernels {
         model: Box<Resident>,

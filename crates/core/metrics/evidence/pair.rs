@@ -1,4 +1,4 @@
-//! Two real tensors of the same shape.
+//! Sums over two real tensors of the same shape, for metrics that compare the tensors.
 
 use super::Number;
 use super::moments::{argmax, moments};

@@ -42,8 +42,8 @@ impl<'a> Rewritten<'a> {
         !self.verified.has_judgement_of(self.source)
     }
 
-    /// Makes digests of the present state: always of the launches; of machine code only if the kernels' text changed; of verdicts
-    /// only if the text of the checking code changed.
+    /// Makes digests of the file as it is now: of the launches; of the machine code if the kernels' text changed; and of the
+    /// verdicts if the text of the checking code changed.
     ///
     /// # Errors
     /// Returns an error if a file's text changed and the compiler is missing, or a case cannot be made.
@@ -65,11 +65,11 @@ impl<'a> Rewritten<'a> {
 /// computed.
 pub type Made = std::result::Result<Digests, String>;
 
-/// [`Made`] of all kernel files whose text has changed since their verification, by operation.
+/// Results of [`Rewritten::digests`] for all kernel files whose text has changed since their verification, by operation.
 pub type Now = BTreeMap<String, Made>;
 
-/// Makes the digests of the present state of rewritten files. The data of the shipped experiment is read only if the text of some
-/// operation's checking code changed.
+/// Makes the digests of kernel files whose text changed after their verification. The data of the shipped experiment is read only
+/// if the text of some operation's checking code changed.
 pub(super) fn digests(files: &[Rewritten]) -> Result<Now> {
     let all = |data: &Data| {
         let made = |file: &Rewritten| file.digests(data).map_err(|why| why.to_string());
@@ -101,8 +101,8 @@ impl VerifiedFile {
         self.has_text_of(source) && self.has_judgement_of(source)
     }
 
-    /// Stores the present digests of a file if its texts are unchanged or its digests equal the verified digests. Otherwise
-    /// returns the differences, and stores nothing.
+    /// Stores the present digests of a file and returns an empty list, if the file's texts are unchanged or its digests equal the
+    /// verified digests. Otherwise stores nothing, and returns the differences.
     fn renew(&mut self, source: &Source, data: &Data) -> Result<Vec<String>> {
         let same = self.has_texts_of(source);
         let known = match &self.digests {

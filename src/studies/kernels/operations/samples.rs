@@ -62,7 +62,7 @@ pub fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, 
             chosen.push(case);
         }
     }
-    // Add cases with a size that no chosen case has: two sizes that are equal by chance in one case then differ in another.
+    // Add cases with a size that no chosen case has, so that two sizes that are equal by chance in one case differ in another.
     let mut more = 0;
     for case in small.into_iter().filter(|case| volume(case) <= LARGE) {
         let fresh = |(name, size): &(&str, i64)| chosen.iter().all(|other| other.size(name) != Some(*size));

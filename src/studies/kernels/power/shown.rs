@@ -101,8 +101,8 @@ pub fn known(ops: &[&str], all: &[Power]) -> String {
     }
 }
 
-/// Lists the checks that miss too large faults in the median case (a gain of 1 %, or one lost bit), the worst check first. The
-/// text for a check has the smallest fault that the check notices.
+/// Lists the checks that are too weak: in the median case, they miss a fault that they should notice (a gain of 1 %, or one lost
+/// bit). The worst check comes first. The text for a check has the smallest fault that the check notices.
 pub fn blind(all: &[Power]) -> Vec<(&'static str, Vec<String>)> {
     let of = |heading, kind: &str, should: f64, text: fn(f64) -> String| {
         let mut blind: Vec<&Power> = all.iter().filter(|power| power.middle(kind) > should).collect();
