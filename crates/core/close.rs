@@ -168,7 +168,7 @@ pub struct Comparison {
     pub outside: usize,
     /// Number of failed pairs that contain a NaN. A pair of two NaN fails only if `equal_nan` is false.
     pub nan: usize,
-    /// Number of pairs with an infinity whose other value is not the same infinity.
+    /// Number of failed pairs that contain an infinity and no NaN; the other value is not the same infinity.
     pub infinite: usize,
     /// Number of pairs of finite values with an infinite or NaN bound. Such pairs cannot be compared, and count as outside their
     /// bounds.

@@ -182,7 +182,7 @@ pub trait ReadyRecipes {
     /// Returns an error if the reference, or a kernel that replaces it, fails. Also returns the errors of [`Bench::each`].
     fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()>;
 
-    /// Checks that all files other than records exist that the run must write, e.g. results of planted faults.
+    /// Checks that the run has written all of its files other than records, e.g. results of planted faults.
     ///
     /// # Errors
     /// [`Error::Incomplete`] if a file is missing.
@@ -221,8 +221,8 @@ struct ByWindow<'a, F> {
     bytes: HashMap<&'a str, CacheBytes>,
 }
 
-/// Returns recipes whose cells are measured by `measure`, one window at a time. `bytes` are the sizes of the recipes' entries in
-/// caches.
+/// Makes the [`ReadyRecipes`] of a study whose cells `measure` measures, one window at a time. `bytes` has the sizes of the
+/// recipes' entries in caches.
 pub fn by_window<'a>(
     study: &dyn Study,
     bytes: HashMap<&'a str, CacheBytes>,

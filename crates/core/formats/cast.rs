@@ -13,7 +13,7 @@ pub(super) struct Limits {
     pub mantissa_bits: u32,
 }
 
-/// Conversion between f32 and the codes of an element format, without branches, so that loops over it vectorise.
+/// Conversion between f32 and the codes of an element format. It has no branches, so that loops of conversions vectorise.
 pub(super) trait Cast: Copy {
     /// Numbers of bits that a code may take in memory, a subset of 2, 3, 4, 8 and 16. Loops are compiled only for these widths.
     const WIDTHS: &'static [u32];

@@ -22,7 +22,7 @@ pub enum Global {
     Encode,
 }
 
-/// Formula of a block's scale before its cast to E4M3.
+/// Formula of a block's scale before its cast to E4M3. The module documentation defines `amax_b`, `g` and `G`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockScale {
     /// `amax_b·(G·fl32(1/6))`.
@@ -37,7 +37,8 @@ pub enum BlockScale {
     OverSixG,
 }
 
-/// Formula that divides elements by their scales; `s` is the value of the stored E4M3 scale.
+/// Formula that divides an element `x` by its scales; `s` is the value of the stored E4M3 scale. The module documentation defines
+/// `g` and `G`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Division {
     /// `x·min(1/(s·fl32(1/G)), FLT_MAX)`.

@@ -94,7 +94,8 @@ pub(super) fn e8m0_value(code: u8) -> f32 {
     })
 }
 
-/// Formula of the power of two that scales a block; `amax` is the block's largest magnitude.
+/// Formula of the power of two that scales a block; `amax` is the block's largest magnitude, `max` is the element's largest
+/// value, and `emax` is ⌊log2 max⌋.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pick {
     /// `2^(⌊log2 amax⌋ − emax)`.

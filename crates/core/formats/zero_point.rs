@@ -105,7 +105,8 @@ pub(super) struct Fitted {
     /// Stored scale, and stored zero point (`zero`).
     pub scale: f32,
     pub zero: f32,
-    /// Factor and shift that encoding uses: the scale (its inverse for [`AffineFit::Hqq`]) and the zero point.
+    /// Factor and shift that encoding uses. The factor is the scale, or its inverse for [`AffineFit::Hqq`]; the shift is the zero
+    /// point.
     pub factor: f32,
     pub shift: f32,
 }

@@ -60,7 +60,7 @@ impl Layout {
 
         let stride = cols * self.scale;
         let tile = self.tile;
-        // Each group begins at a multiple of `unit` rows or columns. One row or column takes `lead` bytes.
+        // In the buffer, each group begins at a multiple of `unit` rows or columns, and one row or column takes `lead` bytes.
         let (unit, lead) = match self.groups {
             Groups::None => (tile.height(rows), stride.next_multiple_of(4)),
             Groups::Rows => (128, stride.next_multiple_of(4)),

@@ -189,7 +189,7 @@ where
         4 * self.part.height()
     }
 
-    /// Converts the whole blocks of a band, with `N` bytes in a tile; returns the number of bytes of each row that were
+    /// Converts the whole blocks of a band that takes `N` bytes of a tile; returns the number of bytes of each row that were
     /// converted.
     #[inline(always)]
     fn band<const N: usize>(&mut self, by: impl Transpose, band: &Band) -> usize {

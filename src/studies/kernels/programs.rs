@@ -24,7 +24,8 @@ pub fn is_of(commands: &[Command], cell: &Cell) -> bool {
     commands.iter().any(|command| command.recipe() == cell.recipe)
 }
 
-/// Checks that the programs of the cells exist, and the reference programs of the operations that the cells test.
+/// Checks that all programs that the cells need exist: the programs of the cells, and the reference programs of the operations
+/// that the cells test.
 pub fn check_programs(study: &KernelStudy, cells: &[Cell]) -> Result<(), Mistake> {
     let is_run = |command: &Command| cells.iter().any(|cell| cell.recipe == command.recipe());
     let is_asked = |op: &OwnOp| cells.iter().any(|cell| cell.kernel().0 == op.name);

@@ -26,7 +26,7 @@ use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::record::Record;
 use ulplab_operations::ops::Data;
 
-/// Kernels and programs that are ready to run.
+/// Kernels and programs that are ready to run; implements the steps of a run.
 pub struct ReadyKernels<'a> {
     pub study: &'a KernelStudy,
     pub seed: u64,

@@ -18,8 +18,8 @@ const JUST: f64 = 2.0;
 /// Largest number of elements of an output that is examined. The examination of a larger output would take longer than the run.
 const MOST: usize = 1 << 26;
 
-/// Appends to the messages about an output the relation that all its wrong elements share, or else the pattern of the elements
-/// far outside their bounds.
+/// Extends the failure messages about outputs: appends the relation that all wrong elements of an output share, or else the
+/// pattern of the elements far outside their bounds.
 pub fn relate(problem: &Problem, outputs: &Outputs, measured: &mut [Measured]) {
     for measured in measured.iter_mut().filter(|measured| measured.metric == &VIOLATIONS) {
         let mut judges = problem.judges.iter().filter(|judge| judge.output == measured.output);

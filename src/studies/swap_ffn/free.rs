@@ -10,9 +10,9 @@ use crate::studies::measure::{at, records};
 use ulplab_core::metrics::{Decided, Decisions, History, Pair};
 use ulplab_core::record::Record;
 
-/// Measures a candidate that starts each token from its own state. At every checkpoint, compares the decisions and token outputs
-/// (deltas) since the previous checkpoint, then decision histories, maps from lanes to banks, and bank contents. For the first
-/// token, compares the decisions of each event (router, bank exchange and FFN).
+/// Measures a candidate whose tokens start from the state that the candidate computed. At every checkpoint, compares the
+/// decisions and token outputs (deltas) since the previous checkpoint, then decision histories, maps from lanes to banks, and
+/// bank contents. For the first token, compares the decisions of each event (router, bank exchange and FFN).
 pub fn measure(blank: &Record, inputs: &Inputs, method: &Method, want: &[Token]) -> Result<Vec<Record>, String> {
     let source = inputs.source();
     let mut candidate = Candidate::new(inputs, method)?;

@@ -114,7 +114,8 @@ fn kernels(recipe: &Recipe) -> Result<Option<Kernels>, Mistake> {
     }))
 }
 
-/// For all rows of x: the decisions whether to exchange the row (gates), then the numbers of the banks.
+/// Router decisions for all rows of x. The first list has the gates, which decide if a row is exchanged; the second has the
+/// numbers of the memory banks.
 type GatesAndBanks = [Vec<i32>; 2];
 
 /// Rounds the tensors at the sites, and makes a candidate obey the reference's decisions. Records the candidate's own decisions.

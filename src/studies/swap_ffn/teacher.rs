@@ -27,8 +27,8 @@ pub fn measure(blank: &Record, inputs: &Inputs, method: &Method, want: &[Token])
     Ok(all)
 }
 
-/// Runs each event of a token from the reference's state. Returns the comparison of the decisions and of x, and the comparison of
-/// the decisions that the next event would make on this x.
+/// Runs each event of a token from the reference's state. The first result compares the decisions and x of all events, and the
+/// second result compares the decisions that the next events would make on this x.
 fn walk(candidate: &mut Candidate, margin: f64, checkpoint: &Checkpoint) -> Result<(Compared, Decisions), String> {
     let (mut found, mut following) = (Compared::new(margin), Decisions::new(margin));
     for (event, known) in checkpoint.events.iter().enumerate() {

@@ -4,8 +4,9 @@ use reference::vectorized;
 
 use super::Number;
 
-/// Largest number of elements that are summed in one loop. Longer vectors are split in halves, so the relative error of a sum of
-/// squares is below `(LEAF / LANES + log2(LANES) + log2(n / LEAF)) · 2⁻⁵³`, which is 2⁻⁴⁵ for any length that fits in memory.
+/// Largest number of elements that are summed in one loop. Longer vectors are split in halves, whose sums are added. For n
+/// elements, the relative error of a sum of squares is therefore below `(LEAF / LANES + log2(LANES) + log2(n / LEAF)) · 2⁻⁵³`,
+/// which is 2⁻⁴⁵ for any length that fits in memory.
 const LEAF: usize = 4096;
 /// Number of elements up to which one thread does all the work, since more threads would not be faster.
 const ALONE: usize = 1 << 18;

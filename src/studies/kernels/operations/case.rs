@@ -84,7 +84,7 @@ impl OwnCase {
         Ok(case)
     }
 
-    /// Checks that the operation knows every key that is set.
+    /// Checks that every key that the case sets is a key of the operation.
     fn known(&self, parameters: &Parameters) -> Result<(), String> {
         let unknown = |name: &&String| !parameters.names().any(|known| known == *name);
         let Some(name) = self.settings.keys().find(unknown) else {

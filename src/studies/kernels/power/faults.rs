@@ -79,7 +79,7 @@ const fn fault(name: &'static str, doc: &'static str, apply: fn(&Numbers, f64) -
     }
 }
 
-/// Numbers of a correct kernel before they are stored.
+/// Outputs of a correct kernel before they are rounded to the stored type. Faults are applied to these numbers.
 pub struct Numbers {
     values: Vec<f64>,
     /// True for elements that no fault changes: infinities, NaN, and elements that must keep their bits.

@@ -1,4 +1,4 @@
-//! Texts about the faults that checks of outputs notice, and about checks that miss too many faults.
+//! Texts about the faults that checks of outputs notice, and about checks that are too weak.
 
 use super::Power;
 use ulplab_core::error::counted;
@@ -86,7 +86,8 @@ impl Power {
     }
 }
 
-/// Returns a text about the operations for which the smallest noticed faults were measured.
+/// Returns a text with the numbers of outputs and operations for which the smallest noticed faults were measured, and with the
+/// names of the other operations.
 pub fn known(ops: &[&str], all: &[Power]) -> String {
     let asked = |op: &&str| all.iter().any(|power| power.op == **op && power.cases > 0);
     let (asked, unasked): (Vec<&str>, Vec<&str>) = ops.iter().partition(|op| asked(op));

@@ -14,7 +14,8 @@ struct Family<'a> {
     members: Vec<&'a Candidate<'a>>,
 }
 
-/// Returns the families of a group's recipes, in the order of the original recipes. The family without an original is last.
+/// Returns the families (an original recipe and the recipes derived from it) of a group, in the order of the original recipes.
+/// Derived recipes without an original form the last family.
 fn families<'a>(run: &'a Summarized, group: Group) -> Vec<Family<'a>> {
     let wholes = run.candidates.iter().map(Some).chain([None]);
     let family = |whole: Option<&'a Candidate<'a>>| {
@@ -50,8 +51,8 @@ pub fn noise(run: &Summarized) -> Vec<Figure> {
     dots(run, rows).into_iter().chain(panels).collect()
 }
 
-/// Charts of recipes that round only a part of the tensors: a block of rows for each family, then a small chart by layer for each
-/// family.
+/// Charts of recipes that round only a part of the tensors, next to the recipe that they are derived from (a family): a block of
+/// rows for each family, then a small chart by layer for each family.
 pub fn narrowed(run: &Summarized) -> Vec<Figure> {
     let families = families(run, Group::Narrowed);
     let block = |family: &Family, quantity: Quantity| -> Vec<DotRow> {
@@ -85,7 +86,7 @@ pub fn narrowed(run: &Summarized) -> Vec<Figure> {
     dots(run, rows).into_iter().chain(panels).collect()
 }
 
-/// Returns the original recipe, or else the first derived recipe. Its colour slot is used for the family.
+/// Returns the recipe whose colour slot the family uses: the original recipe, or else the first derived recipe.
 fn first<'a>(family: &Family<'a>) -> Option<&'a Candidate<'a>> {
     family.whole.or(family.members.first().copied())
 }
