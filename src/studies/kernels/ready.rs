@@ -92,7 +92,7 @@ impl ReadyKernels<'_> {
         Ok(())
     }
 
-    /// Returns the operations in which this process plants faults, and this process's share of the faults of each operation. A
+    /// Returns the operations whose planted faults this process tests, and the process's share of the faults of each operation. A
     /// fault is tried on all cases, including cases that other processes run.
     fn planted<'s>(&self, share: Option<Share<'s>>) -> (Vec<&'s str>, partition::Share) {
         match share.filter(|_| self.study.options.mutants) {

@@ -25,8 +25,8 @@ use ulplab_core::record::Phase;
 use method::Method;
 pub use operation::{Attention, Gate, Operation, Poles};
 
-/// Number of steps before the first checkpoint; each later checkpoint comes after twice as many steps as the previous one. At
-/// each checkpoint, the last `CHECKPOINT` steps of the output are compared.
+/// Number of steps before the first checkpoint. Each later checkpoint is at twice as many steps as the previous one. At each
+/// checkpoint, the last `CHECKPOINT` steps of the output are compared.
 pub const CHECKPOINT: usize = 64;
 /// Largest number of steps whose inputs are in memory at once.
 pub const PIECE: usize = 4096;

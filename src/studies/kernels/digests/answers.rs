@@ -169,8 +169,8 @@ pub fn verdict(digest: &mut Digest, measured: &[Measured]) {
 }
 
 /// Adds the verdicts on correct outputs and on the ladder (a fixed series of wrong outputs) to the digest. The ladder is short,
-/// because each verdict takes as long as the check of a kernel. Most of its outputs change every element, so that their number of
-/// wrong elements depends on the check of every element.
+/// because each verdict takes as long as the check of a kernel. Most of its outputs change every element: a check that skips
+/// elements then reports a smaller number of wrong elements.
 pub fn ladder(digest: &mut Digest, judge: &Judge) {
     let Some(right) = right_bytes(judge).or_else(|| finite(judge)) else {
         return;

@@ -81,7 +81,7 @@ type Sizes = std::result::Result<BTreeMap<&'static str, f64>, String>;
 /// Reads the smallest noticed faults of all checks from [`FILE`]; empty if the file is missing.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read, or does not have the format of [`of`]'s result.
+/// Returns an error if the file cannot be read, or is not in the format in which results of [`of`] are stored.
 pub fn stored() -> Result<Vec<Power>> {
     let Some(path) = shipped::find(FILE) else {
         return Ok(Vec::new());
