@@ -82,8 +82,8 @@ pub struct Format {
     pub convention: Option<&'static Convention>,
     /// The block scales; `None` for a plain cast of elements.
     pub scaling: Option<Scaling>,
-    /// Group of elements that share an f32 global scale above the block scales; `None` without a global scale. It requires block
-    /// scales of type [`Scale::E4m3`].
+    /// Group of elements that share an f32 global scale above the block scales; `None` without a global scale. A global scale
+    /// requires block scales of type [`Scale::E4m3`].
     pub global: Option<Group>,
 }
 

@@ -82,8 +82,8 @@ impl Format {
         format.to_string().parse()
     }
 
-    /// Returns copies of the format, one for each rule of its scale type that supports its group of elements. The copy with the
-    /// rule of `self` comes first.
+    /// Returns a copy of the format for each rule of its scale type, except rules that do not support its group of elements. The
+    /// copy with the rule of `self` comes first.
     pub fn by_rules(&self) -> Vec<Self> {
         let Some(Scaling { scale, .. }) = self.scaling else {
             return vec![*self];

@@ -126,7 +126,7 @@ pub trait Blocks {
 pub struct Band {
     /// Offset of each row in the matrix, in bytes; `None` for padding.
     rows: [Option<usize>; 16],
-    /// Offset of the band in the tiles of the part, and the number of bytes of the band in each tile (`bytes`).
+    /// Offset of the band in the tiles of the part (`line`), and size of the band in each tile (`bytes`), both in bytes.
     line: usize,
     bytes: usize,
 }

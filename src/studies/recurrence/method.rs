@@ -230,7 +230,7 @@ impl SiteRounding {
     }
 }
 
-/// Applies the recipe's roundings to the intermediates of a chunked form of the recurrence, by the names of the intermediates.
+/// Rounds the intermediates of a chunked form of the recurrence, each by the recipe's roundings for its name.
 struct ChunkRoundings<'a>(&'a [SiteRounding], &'a ChaCha8Rng);
 
 impl ChunkRoundings<'_> {
@@ -248,7 +248,7 @@ impl Policy<f32> for ChunkRoundings<'_> {
     }
 }
 
-/// A rounding policy that rounds like the wrapped policy, or, if noise is given, replaces the errors of these roundings by noise.
+/// A rounding policy that rounds like the wrapped policy. If noise is given, noise replaces the errors of these roundings.
 struct WithNoise<P>(P, Option<Noise>);
 
 impl<P: Policy<f32>> Policy<f32> for WithNoise<P> {

@@ -59,8 +59,8 @@ pub trait Evidence {
 /// non-finite elements, and the worst element.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident($type:ty) as $it:ident: $n:expr, $nonfinite:expr, $worst:expr;)*) => {
-        /// Formula of a metric; the variant is the kind of evidence (sums and counts) that the formula reads. It returns `None`
-        /// if the metric is not defined.
+        /// Formula of a metric; the variant is the kind of evidence (sums and counts) that the formula reads. A formula returns
+        /// `None` if the metric is not defined.
         #[derive(Clone, Copy, Debug)]
         pub enum Eval {
             $($(#[$doc])* $kind(fn(&$type) -> Option<f64>),)*

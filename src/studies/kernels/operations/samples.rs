@@ -41,8 +41,8 @@ pub fn outputs(op: &dyn Op) -> std::result::Result<OutputNames, String> {
     Ok(OutputNames { names, all })
 }
 
-/// Makes the problems of some cases that need no model: the smallest case with each combination of key values (e.g. types), a
-/// second case with the same values if it is cheap, and up to `MORE` others.
+/// Makes the problems (inputs and expected outputs) of some cases that need no model: the smallest case with each combination of
+/// key values (e.g. types), a second case with the same values if it is cheap, and up to `MORE` others.
 pub fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, String> {
     let mut small: Vec<&Case> = cases.iter().filter(|case| !case.inputs.need_model()).collect();
     // Sort the cases by their largest size first: for cases with many sizes, the product of all sizes overstates the work.

@@ -71,8 +71,8 @@ pub fn measured_recall(index: &Index) -> Vec<Quantity<'static>> {
     phases.into_iter().find(|found| !found.is_empty()).unwrap_or_default()
 }
 
-/// Returns the order of the rows as a text, and the function that gives a recipe's sort value. The order is by the first of these
-/// quantities that the run has: final error, KL divergence, local error.
+/// Returns a text that names the order of the rows, and the function that computes a recipe's sort value. Rows are ordered by the
+/// first of these quantities that the run has: final error, KL divergence, local error.
 pub fn order(index: &Index) -> (&'static str, fn(&Index, &str) -> Option<f64>) {
     if index.has(cumulative_error(index)) {
         let error = |index: &Index, recipe: &str| Some(index.last(recipe, cumulative_error(index))?.mean);
