@@ -132,8 +132,8 @@ impl Terms {
     /// The likely bound is λ·u·√(n·S·M/6). Each rounding moves a partial sum s by at most h = u·2^⌊log₂|s|⌋. If roundings are
     /// independent, λ·√(Σh²) with λ = [`LAMBDA`] is exceeded once in 10¹³ sums (Hoeffding; Higham and Mary, *A New Approach to
     /// Probabilistic Rounding Error Analysis*, 2019). Σh² is at most n·u² times the mean square of the partial sums. This mean
-    /// square is (Σt)² + Σt² over all orders of the terms, and `partial` for the given order, or about twice as much if parts are
-    /// summed separately. M is the number of roundings that are equal ([`super::drift`]). A rounding is uniform within ±h, so its
+    /// square is less than (Σt)² + Σt² over all orders of the terms, and `partial` for the given order, or about twice as much if
+    /// parts are summed separately. M is the number of roundings that are equal ([`super::drift`]). A rounding is uniform within ±h, so its
     /// variance is h²/3. Averaged over a binade, h² is half of (u·s)²: the average variance is (u·s)²/6. S is the larger of
     /// ⅓·partial and (Σt)² + Σt². M/6 counts as at least 1.
     pub fn error(&self) -> f64 {
