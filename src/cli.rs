@@ -203,7 +203,7 @@ pub fn main() -> Exit {
             Ok(cli) => run(cli),
             Err(said) if said.use_stderr() => Ok(refused(said.kind())),
             Err(said) => {
-                // Ignores a failed print, as at a closed pipe: the exit code stays 0.
+                // Ignores an error while printing, for example at a closed pipe: the exit code stays 0.
                 drop(said.print());
                 Ok(Exit::Pass)
             }
@@ -211,7 +211,7 @@ pub fn main() -> Exit {
     })
 }
 
-/// Prints the error in arguments that do not form a valid command.
+/// Prints the error message for arguments that are not a valid command, and returns the exit code.
 fn refused(kind: ErrorKind) -> Exit {
     // Parses the arguments again without hidden characters. This gives the same error, with a text that is safe to print.
     let words = itself::start().words.iter();

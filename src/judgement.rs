@@ -20,7 +20,7 @@ const OPS: &str = "crates/operations/ops";
 const ON_TENSORS: &str = "crates/operations/expected";
 /// The folder of compositions: the launches of operations that are built in Rust.
 const COMPOSITIONS: &str = "crates/backend/compositions";
-/// The folder of operations that are packages of their own. Each package contains its compositions (launches built in Rust).
+/// The folder of operations that have a Cargo package each. The package also contains the compositions (launches built in Rust).
 const SHOWCASES: &str = "showcases";
 /// Checks that are part of every judgement.
 const CHECKS: [&str; 2] = ["crates/operations/ops/guards", "crates/operations/ops/checks"];

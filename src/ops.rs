@@ -8,8 +8,8 @@ use ulplab_core::error::did_you_mean;
 use ulplab_operations::expected::{OPERATIONS, Operation};
 pub use ulplab_operations::ops::*;
 
-/// Operations that are packages of their own. Each has compositions (launches built in Rust), and may have operations on a user's
-/// tensors.
+/// Operations that have a Cargo package each. Each operation has compositions (launches built in Rust), and may have operations
+/// on a user's tensors.
 const SHOWCASES: [(&dyn Op, &Compositions, &[&Operation]); 2] = [
     (&ulplab_decode_step::DecodeStep, &ulplab_decode_step::COMPOSITIONS, &[]),
     (

@@ -20,8 +20,7 @@ pub fn near_one(x: f64) -> String {
     }
 }
 
-/// Formats a fraction, e.g. of equal decisions, with three or four decimals; `>0.9999` if a smaller number than 1 would be
-/// rounded to 1.
+/// Formats a fraction, e.g. of equal decisions, with three or four decimals; `>0.9999` if a number below 1 would be rounded to 1.
 pub fn share(x: f64) -> String {
     match 1.0 - x {
         short if short > 0.0 && short < 1e-4 => ">0.9999".into(),

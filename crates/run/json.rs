@@ -39,7 +39,7 @@ pub fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// Serializes the keys of a table whose values are not those of its default.
+/// Serializes a table, but leaves out the keys whose values are equal to those of the table's default.
 pub fn unlike_default<T: Default + Serialize, S: Serializer>(table: &T, serializer: S) -> Result<S::Ok, S::Error> {
     let (mut said, usual) = (keys(table), keys(&T::default()));
     said.retain(|key, value| usual.get(key) != Some(value));

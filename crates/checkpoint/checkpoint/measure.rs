@@ -17,7 +17,7 @@ pub struct Measured {
     pub dead: u64,
     /// Number of groups with a scale of 0 and a code that is not 0.
     pub lost: u64,
-    /// Mean of code minus zero point, in steps.
+    /// Mean over all elements of the code minus the zero point, in steps.
     pub mean_code: f64,
     /// Root mean square of the decoded elements; for a stack, of the matrix whose gain ([`Self::gain`]) is farthest from 1.
     pub rms: f64,

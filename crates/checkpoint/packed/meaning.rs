@@ -10,8 +10,8 @@ pub fn reads_as(one: &Format, other: &Format) -> bool {
         (Some(Scale::E8m0(_)), Some(Scale::E8m0(_))) => true,
         (Some(Scale::F32(a)), Some(Scale::F32(b))) => a.stored == b.stored,
         (Some(Scale::Half(a, x)), Some(Scale::Half(b, y))) => a == b && x.stored == y.stored,
-        // Decoding divides a global scale that is an amax by the rule's span (the magnitude that amax is mapped to): spans must
-        // be equal.
+        // If the global scale is an amax, decoding divides it by the rule's span (the magnitude that the amax is mapped to). So
+        // the spans of both rules must be equal.
         (Some(Scale::E4m3(a)), Some(Scale::E4m3(b))) => {
             a.stored == b.stored && (a.stored != Global::Amax || a.span == b.span)
         }

@@ -22,7 +22,7 @@ pub struct Cost {
     pub best: String,
     /// Relative L2 error of the best rule.
     pub best_error: f64,
-    /// Number of blocks whose largest element the rule that made the bytes clips, i.e. reduces by more than half a step.
+    /// Number of blocks whose largest element is clipped (reduced by more than half a step) by the rule that made the bytes.
     pub clipped: usize,
     /// Number of blocks in the rows that were compared.
     pub blocks: usize,
@@ -33,11 +33,11 @@ impl Cost {
     /// and the rule clips most blocks. If the best rule has an error of 0, the values were already in the format; then only a
     /// rule that clips counts as far worse.
     ///
-    /// Limits from measurements of formats up to 6 bits on ten distributions (normal, uniform, heavy tails, outliers, tiny,
-    /// large, …). Rules that clip most blocks are far worse: `vllm` of MX formats has 1.7 to 14 times the best error and clips 75
-    /// to 98 % of blocks, `nearest` has 2.1 to 3.8 times the best error. Rules with a lower limit for scales are far worse on
-    /// numbers of 10⁻⁶. `floor` is far worse on uniform numbers (2.1 times). A rule that differs only in rounding is not far
-    /// worse.
+    /// The limits come from measurements of formats up to 6 bits on ten distributions (normal, uniform, heavy tails, outliers,
+    /// tiny, large, …). Rules that clip most blocks are far worse: the rule `vllm` of MX formats has 1.7 to 14 times the best
+    /// error and clips 75 to 98 % of blocks, `nearest` has 2.1 to 3.8 times the best error. Rules with a lower limit for scales
+    /// are far worse on numbers of 10⁻⁶. `floor` is far worse on uniform numbers (2.1 times). A rule that differs only in
+    /// rounding is not far worse.
     pub fn is_far(&self) -> bool {
         let clips = 2 * self.clipped > self.blocks && self.error > self.best_error;
         clips || self.error > FAR * self.best_error && (self.best_error > 0.0 || self.clipped > 0)

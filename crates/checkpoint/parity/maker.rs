@@ -164,7 +164,8 @@ impl Maker {
         approximate(&self.format) && self.input.is_none() && !self.selects() && (about(by) || about(-by))
     }
 
-    /// Returns the encoded scale of a group with this amax. Rules that try several scales also read the elements, `block`.
+    /// Returns the encoded scale of a group with this amax. `block` has the elements of the group; only rules that try several
+    /// scales read them.
     pub fn scale_of(&self, problem: &Problem, group: usize, amax: f32, block: &[f32]) -> u32 {
         let bits = match self.selects() {
             true => {

@@ -216,8 +216,8 @@ impl Manifest {
         Ok((expected.path.clone(), expected.blake3.clone()))
     }
 
-    /// Returns the path `name` of a data set outside the manifest. Returns `None` if the manifest has a data set of this name, or
-    /// if the path has no data set of this kind.
+    /// Returns `name` as the path of a data set that the manifest does not list. Returns `None` if the manifest lists a data set
+    /// of this name, or if there is no data set of this kind at the path.
     fn unlisted<'a>(&self, name: &'a str, kind: Kind) -> Option<&'a Path> {
         let path = Path::new(name);
         let there = match kind {

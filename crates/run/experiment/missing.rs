@@ -56,8 +56,8 @@ impl Gap {
     }
 }
 
-/// Finds the first table of the file that lacks required keys, has several unknown keys, or is in the position of an array of
-/// tables.
+/// Finds the first table of the file that lacks required keys, has several unknown keys, or is a single table `[key]` where an
+/// array of tables `[[key]]` is required.
 pub(super) fn gap(schema: &Value, root: &DeTable) -> Option<Gap> {
     table(schema, schema, root, &mut Vec::new())
 }
@@ -132,8 +132,8 @@ fn within(all: &Value, schema: &Value, found: &DeValue, path: &mut Vec<Step>) ->
     }
 }
 
-/// Follows the `$ref` of a schema. The schema of an optional value is an `anyOf` of another schema and null: continues with the
-/// other schema. Returns any other schema unchanged.
+/// Follows the `$ref` of a schema. The schema of an optional value is an `anyOf` of the value's schema and null: continues with
+/// the value's schema. Returns a schema of neither kind unchanged.
 fn resolved<'a>(all: &'a Value, schema: &'a Value) -> &'a Value {
     let target = |schema: &'a Value| {
         let name = schema.get("$ref")?.as_str()?.strip_prefix("#/$defs/")?;

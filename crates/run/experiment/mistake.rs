@@ -53,7 +53,8 @@ impl Mistake {
         self
     }
 
-    /// Calls `make` for each item of the array `key`. A mistake gets the item as its place.
+    /// Calls `make` for each item of the array `key`. If `make` returns a mistake, adds `key` and the index of the item to the
+    /// mistake's path.
     ///
     /// # Errors
     /// Returns the first mistake.

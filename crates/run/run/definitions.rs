@@ -108,8 +108,8 @@ fn of_format(word: &str) -> Option<String> {
     Some(digest.finalize().to_hex().to_string())
 }
 
-/// Returns the value of each metric on two slightly different samples. According to the metric, the samples are tensors, logits,
-/// top-k choices, or tensors before and after a round trip.
+/// Returns the value of each metric on two slightly different samples. Each metric reads the samples in the form that it needs:
+/// tensors, logits, top-k choices, or tensors before and after a round trip.
 fn on_sample() -> BTreeMap<&'static str, f64> {
     let want = sample(0);
     let got: Vec<f32> = want.iter().zip(sample(1)).map(|(x, other)| x + other / 256.0).collect();

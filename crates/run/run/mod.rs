@@ -80,7 +80,8 @@ pub struct Manifest {
     /// Number of tokens in the model's vocabulary, if the model predicts tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<usize>,
-    /// For kernels: name of the peer (external implementation) whose time is `us_peer`, by `op/case`.
+    /// For kernels: name of the peer (external implementation) that was timed on each `op/case`. The metric `us_peer` has its
+    /// time.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub peers: BTreeMap<String, String>,
     /// For kernels: the measured peak rates that times are compared with.

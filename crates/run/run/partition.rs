@@ -163,9 +163,9 @@ fn slices<'a>(plan: &Plan, cells: &'a [Cell], n: usize) -> Vec<Vec<&'a Cell>> {
     shares
 }
 
-/// Returns the estimated work of the largest share, and the cells of all shares. Cuts windows into pieces of work of about
-/// `most`. Assigns the pieces, largest first, each to the share with the least work so far: the greedy rule known as LPT (longest
-/// processing time).
+/// Returns the estimated work of the largest share, and the cells of all shares. Cuts windows into pieces of about `most` units
+/// of work. Assigns the pieces, largest first, each to the share with the least work so far: the greedy rule known as LPT
+/// (longest processing time).
 fn dealt<'a>(windows: &[&[&'a Cell]], most: u64, n: usize) -> (u64, Vec<Vec<&'a Cell>>) {
     let mut pieces: Vec<(u64, usize, Vec<&Cell>)> = Vec::new();
     for (number, window) in windows.iter().enumerate() {
@@ -173,7 +173,8 @@ fn dealt<'a>(windows: &[&[&'a Cell]], most: u64, n: usize) -> (u64, Vec<Vec<&'a 
         let cuts = whole.div_ceil(most.max(1)).max(1);
         let (mut before, mut last) = (0, None);
         for cell in *window {
-            // Assign a cell to the piece that contains the middle of the cell's work: pieces are then even.
+            // Cut the window's work into `cuts` equal pieces. A cell belongs to the piece that contains the middle of the cell's
+            // work.
             let piece = (2 * before + cell.cost) * cuts / (2 * whole).max(1);
             before += cell.cost;
             if last.replace(piece) != Some(piece) {

@@ -20,8 +20,8 @@ pub fn rate_below(count: usize, n: usize, confidence: f64) -> f64 {
     }
 }
 
-/// Returns the number of draws that must all be without an alarm to show, with this confidence, that the alarm rate is at most
-/// `rate`: the least n with (1 − rate)ⁿ ≤ 1 − confidence.
+/// Returns the number n of draws that are needed to show, with this confidence, that the alarm rate is at most `rate`, if no draw
+/// gives an alarm: the least n with (1 − rate)ⁿ ≤ 1 − confidence.
 pub fn draws_for(rate: f64, confidence: f64) -> u64 {
     ((1.0 - confidence).ln() / (-rate).ln_1p()).ceil() as u64
 }

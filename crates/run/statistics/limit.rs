@@ -25,7 +25,7 @@ impl Limits {
     }
 }
 
-/// Returns limits of the mean of independent values, by the studentised bootstrap (Efron 1982; Hall 1988). For each resample,
+/// Returns limits of the mean of n independent values, by the studentised bootstrap (Efron 1982; Hall 1988). For each resample,
 /// takes the distance between the mean of the resample and the mean of the values, in units of the resample's own standard error.
 /// Thus the limits follow the skew of the values. The error of the confidence level falls with 1/n; the error of percentile
 /// limits falls only with 1/√n, because percentile limits stay within the range of the values.

@@ -1,8 +1,8 @@
 //! Medians and their confidence intervals, from order statistics alone, for any distribution.
 
 /// Returns the number of values to leave out at each end of `n` sorted values. The remaining values span a confidence interval of
-/// the median. With at least six values, the confidence of the interval is at least 95 %: the values left out at each end have at
-/// most 2.5 % of the binomial distribution with probability ½.
+/// the median. With at least six values, the confidence of the interval is at least 95 %: by the binomial distribution with
+/// probability ½, the median lies beyond each end with a probability of at most 2.5 %.
 pub fn outside(n: usize) -> usize {
     let (mut below, mut term) = (0.0, 0.5f64.powi(n as i32));
     for count in 0..n {

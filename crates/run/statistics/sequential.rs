@@ -32,11 +32,11 @@ impl Evidence {
 /// at that point.
 ///
 /// Assumes that each value, given the earlier values, is distributed symmetrically about one mean; the spread may be anything.
-/// Let y = bound − x. If the mean of x is above the bound, the expectation of exp(λy − λ²y²/2) is at most 1 for each λ ≥ 0: the
-/// two values ±a about a mean −δ ≤ 0 of y give at most cosh(λa)·exp(−λ²a²/2) ≤ 1 (de la Peña 1999). So the product over values is
-/// a supermartingale if each λ is chosen before its value is seen, and Ville's inequality bounds its maximum. λ is the best
-/// choice for the earlier values, Σy/Σy², or 0 if this quotient is negative. No factor is above √e: the earliest decision falls
-/// at the seventh value.
+/// Let y = bound − x for a value x. If the mean of x is above the bound, the expectation of exp(λy − λ²y²/2) is at most 1 for
+/// each λ ≥ 0: the two values ±a about a mean −δ ≤ 0 of y give at most cosh(λa)·exp(−λ²a²/2) ≤ 1 (de la Peña 1999). So the
+/// product over values is a supermartingale if each λ is chosen before its value is seen, and Ville's inequality bounds its
+/// maximum. λ is the best choice for the earlier values, Σy/Σy², or 0 if this quotient is negative. No factor is above √e: the
+/// earliest decision falls at the seventh value.
 ///
 /// Rare flips are not distributed symmetrically. If `windows` gives the flips of the values, bets on each prediction
 /// (`net::Bets`) must also decide: the evidence is the lesser of the two.

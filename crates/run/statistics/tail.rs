@@ -28,13 +28,11 @@ pub struct Threshold {
 /// Returns the value that similar draws exceed at a rate of at most `flake`, with this confidence; larger values are worse.
 ///
 /// With enough draws, the value is one of them (Clopper and Pearson 1934), without assumptions. Otherwise the tail is
-/// extrapolated. This assumes that the hazard rate of the tail does not fall, for the values or for their logarithms, by `scale`.
-/// The hazard rate does not fall for any log-concave tail, such as the normal and the exponential.
-///
-/// On this scale, the tail is the largest tenth of the draws, at least [`LEAST_EXCESSES`]. Let u be the largest draw below the
-/// tail, S(u) the rate at which draws exceed u, μ the mean of the excesses over u, and q = `flake` / S(u). Then draws exceed u +
-/// μ·ln(1/q)/(1 − q) at a rate of at most S(u)·q = `flake` (Barlow and Proschan 1965: at most a share exp(−ωt) of the excesses
-/// exceeds t, for t > μ, where 1 − ωμ = exp(−ωt)). S(u) and μ are replaced by upper limits, each with half of the error
+/// extrapolated from the largest tenth of the draws, at least [`LEAST_EXCESSES`]. Let u be the largest draw below this tenth,
+/// S(u) the share above u, and μ the mean excess over u. If the hazard rate of excesses does not fall, then for each q in (0, 1),
+/// at most S(u)·q of all draws exceed u + μ·ln(1/q)/(1 − q) (Barlow and Proschan 1965: such a distribution with mean μ has S(t) ≤
+/// exp(−ωt) for t > μ, where 1 − ωμ = exp(−ωt)). The hazard rate does not fall for any log-concave tail, such as the normal and
+/// the exponential; this function assumes it on the scale `scale`. Upper limits replace S(u) and μ, each with half of the error
 /// probability; the limit of μ is the exponential distribution's (Barlow and Proschan 1966).
 ///
 /// # Errors
@@ -54,7 +52,8 @@ pub fn threshold(draws: &[f64], flake: f64, confidence: f64, scale: Scale) -> Re
     }
     let mut sorted = draws.to_vec();
     sorted.sort_by(f64::total_cmp);
-    // Largest number of draws above the threshold for which the true rate is still at most `flake`.
+    // The largest k for which the k-th largest draw is a valid threshold: at this confidence, the true rate above it is at most
+    // `flake`. 0 if no draw is valid.
     let above = (0..n)
         .take_while(|&above| cumulative(above, n, flake) <= 1.0 - confidence)
         .count();

@@ -164,8 +164,8 @@ impl Drift {
     }
 }
 
-/// For each value that a gate of the last run judges, returns this value in all runs. Worsening is measured from the run with
-/// index `first`; all later runs are comparable with this run.
+/// For each value that a gate of the last run judges, returns this value in all runs. Worsening is measured from run `first` to
+/// the last run. All runs after `first` must be comparable with it.
 fn drifts(runs: &[Run], first: usize) -> Vec<Drift> {
     let Some(last) = runs.last() else { return Vec::new() };
     let drift = |verdict: &Verdict| {

@@ -28,13 +28,13 @@ pub struct Bench<'a> {
     /// The rules (gates) that the wrong recipe fails.
     pub rules: Vec<&'a Rule>,
     windows: Vec<Window<'a>>,
-    /// Indices of the windows that each test runs: the failure was seen on these windows.
+    /// Indices of the windows on which each test runs the model: windows in which a gate failed.
     telling: BTreeSet<usize>,
     kept: HashMap<(Side, Phase, usize), Kept>,
     answers: HashMap<SuspectSet, bool>,
     /// Tests so far.
     pub tests: Vec<Test>,
-    /// Number of cells so far. A cell is a run of one recipe in one phase on one window.
+    /// Number of cells run so far. A cell is a run of one recipe in one phase on one window.
     pub cells: usize,
     /// Maximum number of cells that the search may run.
     pub most: usize,
@@ -154,7 +154,8 @@ impl<'a> Bench<'a> {
         let run = |&(phase, at): &(Phase, usize)| {
             let (window, path) = (&self.windows[at], self.config.path());
             let blank = self.blank(phase, window);
-            // A recipe that rounds nothing is the reference: its records are computed from the stored tensors.
+            // A recipe that rounds nothing is the reference: compute its records from the stored tensors, without a run of the
+            // model.
             if exact {
                 let records = Probe::new(&rounding, &window.want, blank).replay(&window.want, window.text.ids);
                 let streams = Streams::of_reference(path, &window.want);
@@ -277,7 +278,7 @@ impl<'a> Bench<'a> {
         Record::blank(&cell, recipe, phase, window.name)
     }
 
-    /// Returns every pair of a phase that a rule judges and one of these windows. Each pair is a cell of a test.
+    /// Returns the cells of a test: all pairs of a phase that a rule judges and one of these windows.
     fn pairs(&self, windows: &BTreeSet<usize>) -> Vec<(Phase, usize)> {
         let phases: BTreeSet<Phase> = self.rules.iter().map(|rule| rule.phase).collect();
         let of_phase = |phase: Phase| windows.iter().map(move |at| (phase, *at));

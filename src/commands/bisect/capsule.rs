@@ -326,8 +326,8 @@ pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
     Ok(exit)
 }
 
-/// Returns the exit code and the verdict of a replay. The verdict is `GONE` only if the right recipe reproduces its stored values
-/// bit for bit: otherwise a change may have made the right recipe wrong.
+/// Returns the exit code and the verdict of a replay. The verdict is `GONE` (the failure no longer occurs) only if the right
+/// recipe reproduces its stored values bit for bit: otherwise a change may have made the right recipe wrong.
 pub fn verdict(replayed: &[Replayed]) -> (Exit, &'static str) {
     let as_wanted = replayed.iter().all(|place| place.want_changed == 0);
     let same = as_wanted && replayed.iter().all(|place| place.got_changed == 0);

@@ -97,8 +97,8 @@ impl Explanation {
     }
 }
 
-/// Searches for culprits (places that cause the failure) down to the level `down_to`. `bench` has measured both recipes; `failed`
-/// are the failed verdicts.
+/// Searches for culprits (places that cause the failure) down to the level `down_to`. `bench` has already run both recipes;
+/// `failed` are the verdicts that the wrong recipe failed.
 ///
 /// # Errors
 /// Returns an error if the reference fails.
@@ -239,7 +239,8 @@ fn ranked(numbers: &[f64], keep: impl Fn(&usize) -> bool) -> Vec<usize> {
     order
 }
 
-/// The errors of each layer and of each suspect (place and format in question) when the inputs are the reference's tensors.
+/// Errors by which the search ranks layers and suspects (places and formats in question), measured with the reference's tensors
+/// as inputs.
 struct Rank {
     /// Relative error of the output of each layer.
     layers: BTreeMap<usize, f64>,

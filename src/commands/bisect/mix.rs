@@ -186,8 +186,8 @@ impl Mix {
         self.rounding(&part, config).err().map(|mistake| mistake.message)
     }
 
-    /// Returns the first layer with a suspect (place and format) that is in only one of the sets `these` and `those`, or limited
-    /// to some channels or tokens; the number of layers (`layers`) if there is none.
+    /// Returns the first layer in which two sets of suspects (places and formats) differ: a suspect is in one set only, or rounds
+    /// only some channels or tokens. Returns `layers`, the number of layers, if the sets are equal.
     pub fn first_difference(&self, these: &SuspectSet, those: &BTreeSet<usize>, layers: usize) -> usize {
         let part = these.channels.is_some() || these.tokens.is_some();
         let differing = these.suspects.symmetric_difference(those);
@@ -200,8 +200,8 @@ impl Mix {
     /// elsewhere.
     pub fn recipe(&self, wrong: &SuspectSet) -> Recipe {
         let part = wrong.channels.is_some() || wrong.tokens.is_some();
-        // Layers that use each rounding step. The key has: true for a step of the wrong recipe, the step's index, the site, and
-        // true if the step is limited to some channels or tokens.
+        // Layers that use each rounding step. Parts of the key: true if the step is the wrong recipe's; index of the step; site;
+        // true if only some channels or tokens are rounded.
         let mut used: BTreeMap<(bool, usize, &'static str, bool), Vec<Option<usize>>> = BTreeMap::new();
         for (&(layer, site), here) in &self.places {
             let suspects = wrong.suspects.iter().map(|suspect| &self.suspects[*suspect]);

@@ -1,7 +1,7 @@
 //! `ulplab bisect`: finds the source of a failure.
 //!
-//! Given a right and a wrong recipe, it searches the places that make a gate fail. Given two runs, it names the first metric
-//! values that differ. Given tensors that another program dumped, it prints the error that each site adds.
+//! Given a right and a wrong recipe, it searches for the places (sites in layers) that make a gate fail. Given two runs, it names
+//! the first metric values that differ. Given tensors that another program dumped, it prints the error that each site adds.
 
 mod bench;
 pub mod capsule;
@@ -183,7 +183,8 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
     let (right, wrong) = (recipe(&study, &args.right)?, recipe(&study, &name)?);
     let both = format_args!("'{name}' is both the right recipe and the one that fails");
     Error::refuse(right.name == wrong.name, both)?;
-    // Use the gates of the manifest, where a gate that states a rate of false alarms (`flake`) has its computed bound.
+    // Use the gates of the run's manifest, not of the file: there, a gate with `flake` (an accepted rate of false alarms) has its
+    // computed bound.
     let gates = &prepared.manifest.experiment.gates;
     let rules = gates.iter().filter(|rule| !rule.control && rule.binds(&name));
     let rules: Vec<&Rule> = rules.collect();

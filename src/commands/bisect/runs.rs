@@ -114,7 +114,8 @@ pub fn run(base: &Path, new: &Path, as_json: bool) -> Result<Exit> {
 }
 
 impl OneSided {
-    /// Summarizes `records` that only one run has. `other` has all records of the other run.
+    /// Summarizes `records`, the records that only one run has. `other` has all records of the other run, to find the recipes and
+    /// cells that it lacks.
     fn new(records: &[&Record], other: &[Record]) -> Self {
         let lasting = records.iter().copied().filter(|record| !timed(&record.metric));
         let records: Vec<&Record> = lasting.collect();
@@ -122,7 +123,8 @@ impl OneSided {
             let has: HashSet<&String> = other.iter().map(name).collect();
             let names = records.iter().map(|record| name(record));
             let mut names: Vec<String> = names.filter(|name| !has.contains(name)).cloned().collect();
-            // Equal names are adjacent: the records of a cell, and the cells of a recipe, follow each other.
+            // `dedup` is enough: equal names are adjacent, since the records of a cell, and the cells of a recipe, are stored
+            // together.
             names.dedup();
             names
         };

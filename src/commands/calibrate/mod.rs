@@ -174,7 +174,7 @@ fn sets(manifest: &Manifest, texts: usize, draws: usize) -> Vec<Vec<&str>> {
 }
 
 /// Returns the values of a gate's statistic on one recipe, one for each set of windows: first with the correct candidate, then
-/// with noise of each size. If values are missing, stores the reason.
+/// with noise of each size. If values are missing, the result states the reason.
 fn drawn(
     folder: &Folder,
     sets: &[Vec<&str>],

@@ -7,7 +7,8 @@ use ulplab_core::error::{Result, counted};
 use ulplab_core::list::{distinct, grouped};
 use ulplab_core::metrics::Metric;
 
-/// Size of the noise that every gate should detect, in multiples of the recipe's error. Notes name the gates that do not.
+/// Size of the noise that every gate should detect, in multiples of the recipe's error. A gate that never detects this noise gets
+/// a note.
 const TO_NOTICE: f64 = 2.0;
 
 /// Largest number of recipes that a note names. A note on more recipes gives only their number.

@@ -107,7 +107,7 @@ pub fn derive<'a>(head: &'a Head, study: &dyn Study, draws: usize, effects: &[f6
     })
 }
 
-/// Returns the reason why a gate cannot be calibrated, for reasons that hold with every metric; `None` otherwise.
+/// Returns the reason why a gate cannot be calibrated, if the reason does not depend on the metric; `None` otherwise.
 fn not_asked(rule: &Rule) -> Option<&'static str> {
     if rule.control {
         return Some("it is a control, which something bad must meet");

@@ -10,7 +10,7 @@ use crate::gate::calibration::Calibration;
 use crate::{shipped, studies};
 use ulplab_core::error::Result;
 
-/// The folder of the shipped experiments, and a file that only this folder has.
+/// The folder of the shipped experiments, and a file in this folder by which the program finds it.
 const FOLDER: &str = "experiments";
 const SCHEMA: &str = "experiments/experiment.schema.json";
 

@@ -93,7 +93,7 @@ fn data(calibration: &Calibration) -> String {
     all.join(" and ")
 }
 
-/// Returns the factors between noise and rounding error that have a column in the table, sorted.
+/// Returns the sizes of noise, in multiples of the rounding error, sorted. The table has a column for each size.
 fn gains(calibration: &Calibration) -> Vec<f64> {
     let recipes = calibration.gates.iter().flat_map(|gate| &gate.recipes);
     let gains = recipes.flat_map(|recipe| recipe.effects.iter().map(Effect::factor));

@@ -88,7 +88,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// Returns the reason why a comparison without failures does not count as a pass: the tensors have no elements, or no finite
-    /// elements, or they differ and no gate bounds the difference. `None` if the comparison counts.
+    /// elements, or they differ and no gate bounds the difference. `None` if the comparison passes or fails.
     pub fn unjudged(&self) -> Option<Unjudged> {
         let elements = self.want.shape.iter().product::<usize>() as u64;
         let equal = self.worst.as_ref().is_none_or(|worst| worst.want == worst.got);

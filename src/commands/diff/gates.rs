@@ -217,7 +217,7 @@ pub fn identical(pairs: &Pairs) -> Check {
     let numeric = |record: &Record| !timed(&record.metric);
     let bound: Vec<&Pair> = pairs.both.iter().filter(|pair| numeric(pair.base)).collect();
     let alone = |records: &[&Record]| records.iter().filter(|record| numeric(record)).count();
-    // With this gate, records that only NEW has count as missing, not only those that only BASE has.
+    // This gate requires the same records in both runs, so a record that only one run has counts as missing.
     let missing = alone(&pairs.only_base) + alone(&pairs.only_new);
     let unequal: Vec<&Pair> = bound.iter().copied().filter(|pair| !pair.equal()).collect();
     let counts = [unequal.len(), missing, 0];

@@ -154,7 +154,8 @@ where
 }
 
 impl<'a> Pairs<'a> {
-    /// Pairs records by recipe, phase, window, layer, site and metric. Records with equal keys are paired in their order.
+    /// Pairs records by recipe, phase, window, layer, site and metric. If several records of a run have the same key, the first
+    /// is paired with the first of the other run, and so on.
     pub fn new(base: &'a [Record], new: &'a [Record]) -> Self {
         let mut partners: HashMap<_, &Record> = keyed(new).collect();
         let (mut both, mut only_base) = (Vec::new(), Vec::new());
@@ -263,7 +264,7 @@ fn without_echoes<'a>(worse: &mut Vec<&Pair<'a>>) {
 
 type Key<'a> = (&'a str, Phase, &'a str, Option<u32>, &'a str, &'a str);
 
-/// Returns each record with its key and the number of earlier records with the same key.
+/// Returns each record with its key and the number of earlier records with the same key. Key and number together are unique.
 fn keyed(records: &[Record]) -> impl Iterator<Item = ((Key<'_>, usize), &Record)> {
     let mut seen: HashMap<Key, usize> = HashMap::new();
     records.iter().map(move |record| {

@@ -110,7 +110,7 @@ fn only_names(names: &[String]) -> BTreeMap<String, ()> {
 }
 
 /// Compares entries (such as recipes) by name. If `comparable` is true, the runs are comparable despite an entry that only one
-/// run has. They are never comparable with a changed definition of an entry.
+/// run has. If the definition of an entry changed, the runs are not comparable.
 fn named<V: PartialEq>(
     noun: &str,
     base: BTreeMap<String, V>,

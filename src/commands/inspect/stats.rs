@@ -92,7 +92,8 @@ impl Stats {
             let mut worst = worst(source, &decoded, &grid, &scales, expert);
             worst.truncate(blocks);
             let (repr, rotated) = (format.repr(), format.rotated(source));
-            // In a format with zero points, a code of zero does not mean a value of zero.
+            // In a format with zero points, a code of zero does not mean a value of zero: test the decoded value instead of the
+            // code.
             let shifted = format.zero_point().is_some();
             let lost = |at: &usize| match shifted {
                 true => source[*at] != 0.0 && decoded[*at] == 0.0,

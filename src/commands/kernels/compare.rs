@@ -43,7 +43,7 @@ pub struct Comparison {
     /// Median microseconds of a run of each kernel.
     us: [f64; 2],
     pairs: usize,
-    /// Median over the pairs of the second kernel's time divided by the first's, and the 95 % interval.
+    /// Time of the second kernel divided by the time of the first: median over the pairs, and its 95 % interval.
     pub ratio: f64,
     pub interval: [f64; 2],
 }

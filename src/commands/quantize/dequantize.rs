@@ -122,7 +122,7 @@ impl Job<'_> {
         let size = self.opened.stack.matrix();
         let mut values = vec![0.0; size];
         self.opened.format.decode(&self.opened.matrix(expert), &mut values);
-        // Rounding to the output type may turn a large number into infinity.
+        // Rounding to the output type may turn a large number into infinity, so count NaN and infinities after the rounding.
         values.iter_mut().for_each(|x| *x = rounded(*x, self.dtype));
         let nonfinite = Nonfinite::count(&values, expert * size, &self.packed.shape);
         (bytes_of(&values, self.dtype), nonfinite)

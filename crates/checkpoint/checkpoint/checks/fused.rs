@@ -17,8 +17,8 @@ pub const FUSED_TENSOR_SCALE: Check = Severity::Warning.check(
      once more, with a second rounding.",
 );
 
-/// Reports matrices with different scales that a fused kernel computes together (gate and up; q, k and v). `with_one` holds the
-/// names of the matrices with one scale per tensor.
+/// Reports matrices that a fused kernel computes together (gate and up; q, k and v) although their scales differ. `with_one`
+/// holds the names of the matrices with one scale per tensor.
 pub fn scales<'a>(matrices: &Matrices<'a>, with_one: &BTreeSet<&str>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for names in fused(matrices.keys().map(String::as_str)) {

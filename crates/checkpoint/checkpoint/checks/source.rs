@@ -79,7 +79,8 @@ pub fn limit(all: &[f64], (near, strict): (f64, f64)) -> Option<f64> {
     Some((median + margin).max(0.0))
 }
 
-/// Returns a finding about a matrix with far more noise than the `kin` matrices of the same format and name in other layers.
+/// Returns a finding about a matrix with far more noise than the matrices of the same format and name in other layers. `kin` is
+/// the number of these matrices.
 pub fn above_kin(names: (&str, &str), which: &str, (sqnr, found): (f64, f64), limit: f64, kin: usize) -> Finding {
     let found = format!("{which}SQNR {sqnr:.2} dB: {found:.1} dB more noise than rounding gives");
     let expected = format!("at most {limit:.1} dB more, by {kin} matrices of the same kind");

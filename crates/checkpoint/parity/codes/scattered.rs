@@ -10,7 +10,7 @@ use crate::parity::scales::isolated;
 use crate::parity::verify::Tally;
 
 /// Minimum number of differing codes for which a cause is reported. Fewer differences would fit some of the hundred tried causes
-/// by chance: most are one step off, as many causes predict.
+/// by chance: most differences are of one step, which many causes predict.
 const FEW: usize = 6;
 /// Fewer than `FEW` differing codes are called isolated only if they are also less than 1 / `RARE` of all codes.
 const RARE: usize = 100;

@@ -53,7 +53,7 @@ pub struct BufferLine {
     pub dtypes: Vec<Dtype>,
     /// Dimensions, as expressions over the sizes.
     pub shape: Vec<String>,
-    /// Name of an example case with this shape; `None` if all cases have it.
+    /// Name of an example case with this shape; `None` if all cases have this shape.
     pub such_as: Option<String>,
 }
 
@@ -75,7 +75,7 @@ pub struct JudgementLine {
     pub short: String,
     pub how: String,
     pub why: String,
-    /// Name of an example case that is judged by this rule; `None` if all cases are.
+    /// Name of an example case that is judged by this rule; `None` if this rule judges all cases.
     pub such_as: Option<String>,
 }
 

@@ -174,8 +174,8 @@ impl Trace {
         self.launches.iter().map(|launch| launch.of_all(launch.us)).sum()
     }
 
-    /// Returns the time of a run that is compared with the least possible time. Prefers the time with data outside the L2 cache,
-    /// then the time in a CUDA graph, then the time of runs back to back.
+    /// Returns the time of a run, for comparison with the least possible time: the time with data outside the L2 cache; if that
+    /// is missing, the time in a CUDA graph; else the time of runs back to back.
     pub fn whole(&self) -> Option<f64> {
         let us = self.us?;
         Some(us.rotated.or(us.graph).unwrap_or(us.hot).median)
