@@ -153,7 +153,7 @@ ulplab dev man ~/.local/share/man/man1
 ulplab dev schema > experiment.schema.json
 ";
 
-/// Returns the command line: commands in groups, and examples in the help of each command.
+/// Returns the definition of the command line, with commands in groups and with examples in the help of each command.
 pub fn command() -> clap::Command {
     let command = Cli::command().mut_subcommands(|inner| with_examples(inner, "ulplab"));
     let about = |name: &&str| {

@@ -145,7 +145,7 @@ fn room(place: &str) -> String {
     }
 }
 
-/// Returns the words of a source text that are part of a path or in the braces of an import, each with the path segment before
+/// Finds the names that a source text uses in paths and in the braces of imports. Returns each name with the path segment before
 /// it. Skips paths into `reference`, because every digest covers all files of `reference`.
 fn paths(text: &str) -> Vec<[String; 2]> {
     let mut found = Vec::new();

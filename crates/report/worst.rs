@@ -1,4 +1,4 @@
-//! Finds the worst element of each recipe.
+//! Finds the element with the largest absolute error of each recipe.
 
 use std::collections::HashMap;
 

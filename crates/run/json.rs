@@ -17,7 +17,7 @@ pub fn line(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("plain data has a form in JSON")
 }
 
-/// Returns the keys of a table of plain data. Keys without a value are left out.
+/// Converts plain data to a JSON object. Leaves out the keys without a value.
 pub fn keys(table: &impl Serialize) -> Map<String, Value> {
     let mut value = serde_json::to_value(table).expect("plain data has a form in JSON");
     drop_nulls(&mut value);

@@ -15,7 +15,7 @@ use ulplab_core::error::{Error, Exit, Result};
 /// Time that running cells have to finish after Ctrl-C. A job scheduler that sends SIGTERM waits longer before it sends SIGKILL.
 const GRACE: Duration = Duration::from_millis(700);
 
-/// True while cells are running: they should finish before the process ends.
+/// True while cells (units of work) are running: they should finish before the process ends.
 static RUNNING: AtomicBool = AtomicBool::new(false);
 
 /// Set by a signal while cells run: running cells are finished, and no new cell is started.

@@ -1,4 +1,4 @@
-//! Judges the cells of a run and writes its reports; `ulplab gate` and `ulplab report` do so for a stored run.
+//! Judges a run by its gates and writes its reports; `ulplab gate` and `ulplab report` do so for a stored run.
 
 use std::path::{Path, PathBuf};
 

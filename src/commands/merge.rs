@@ -1,4 +1,4 @@
-//! `ulplab merge`: one verdict on a run that several tasks measured.
+//! `ulplab merge`: one verdict on a run that several processes (such as tasks of a job scheduler) measured.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Compares a quantized matrix with its source.
+//! Compares a quantized matrix with its source, the matrix before quantization.
 
 use std::sync::atomic::AtomicUsize;
 

@@ -20,7 +20,7 @@ pub enum Reading<'a> {
         shape: Vec<usize>,
         /// The tensors of the file that hold the codes and scales.
         buffers: Buffers<'a>,
-        /// The same tensors, checked against the format. The format says if the global scale multiplies or divides.
+        /// The tensors of `buffers`, checked against the format. The format says if the global scale multiplies or divides.
         opened: Box<Opened<'a>>,
     },
     /// Integer codes packed into 32-bit words.
@@ -40,7 +40,7 @@ pub struct Matrix {
     pub scales: Vec<f32>,
     /// Factor that multiplies all scales.
     pub factor: f64,
-    /// True if the factor comes from a stored global scale.
+    /// True if `factor` comes from a stored global scale.
     pub has_global: bool,
     /// For each column, the index of its scale within a row of scales.
     columns: Vec<usize>,

@@ -1,4 +1,4 @@
-//! Statistics of a quantized matrix, and its distance from a source.
+//! Statistics of a quantized matrix, and its distance from a source, the matrix before quantization.
 
 use super::matrix::Matrix;
 

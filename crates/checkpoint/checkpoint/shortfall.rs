@@ -164,8 +164,8 @@ impl Cells {
     }
 }
 
-/// Amax scale of each group: maps the largest magnitude of the group to the largest code, or with zero points the range of the
-/// group to the range of the codes.
+/// Amax scale of each group, which maps the largest magnitude of the group to the largest code. With zero points, it maps the
+/// range of the group to the range of the codes.
 fn plain_scales(matrix: &Matrix, source: &[f32]) -> Vec<f64> {
     let mut ends = vec![(0f64, 0f64); matrix.scales.len()];
     for row in 0..matrix.rows {

@@ -1,4 +1,4 @@
-//! Reads the values of matrices, and compares them with their source if it is given.
+//! Reads the values of matrices. If a source (the weights before quantization) is given, compares the values with it.
 
 use std::collections::BTreeMap;
 

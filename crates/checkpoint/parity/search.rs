@@ -426,8 +426,8 @@ pub fn search(storage: &Storage, formats: &[Format]) -> MakerFit {
         makers.extend(INPUTS.iter().map(input).chain(others));
     }
     let other = better(closest(&makers, (best.scales, best.codes)), closest(&makers, declared));
-    // `other` assumes a faulty input, another element type or another global scale. It explains the stored data only if it
-    // reproduces at least the fraction `MOST` of the codes and, unless the codes follow the stored scales, of the scales.
+    // `other` assumes a faulty input, another element type or another global scale. It must reproduce at least the fraction
+    // `MOST` of the codes. It must reproduce the same fraction of the scales, unless the codes follow the stored scales.
     let explains = other.code_share >= MOST && (other.follows || other.scale_share >= MOST);
     if explains && other.score > best.score + 2.0 * STEP {
         other

@@ -257,7 +257,8 @@ impl Lines {
     }
 }
 
-/// Moves the sorted positions of labels apart: neighbours are then [`LABEL`] apart within `low..=high`, if there is room.
+/// Moves the sorted positions of labels apart, so that neighbours are at least [`LABEL`] apart within `low..=high`, if there is
+/// room.
 fn spread(places: &mut [&mut f64], low: f64, high: f64) {
     let mut least = low;
     for place in places.iter_mut() {

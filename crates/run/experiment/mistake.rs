@@ -69,7 +69,7 @@ impl Mistake {
         self
     }
 
-    /// Adds the subject of the mistake, followed by a colon, before the message.
+    /// Puts the subject of the mistake and a colon before the message.
     pub fn of(mut self, who: impl fmt::Display) -> Self {
         self.message = format!("{who}: {}", self.message);
         self

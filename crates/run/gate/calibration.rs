@@ -112,7 +112,8 @@ impl Calibration {
         Ok(found)
     }
 
-    /// Returns an error message about the first recipe whose number of values is neither the number of draws nor 0.
+    /// Checks the number of values of each recipe: the number of draws, or 0. Returns an error message about the first recipe
+    /// with another number.
     fn miscounted(&self) -> Option<String> {
         let of_gate = |gate: &CalibratedGate| {
             let recipes = gate.recipes.iter();
@@ -198,8 +199,8 @@ impl Calibration {
 }
 
 impl Effect {
-    /// Returns the ratio of the larger to the smaller of two sizes: the noise and the recipe's own error. The noise is smaller
-    /// (`gain` below 1) for a gate that limits how good a recipe may be.
+    /// Returns `gain`, the size of the noise in multiples of the recipe's own error, or its reciprocal if that is larger. `gain`
+    /// is below 1 for a gate that limits how good a recipe may be.
     pub fn factor(&self) -> f64 {
         self.gain.max(1.0 / self.gain)
     }
@@ -278,9 +279,8 @@ impl CalibratedRecipe {
     }
 }
 
-/// Returns three properties of a metric. The first is the scale on which the tail is extrapolated. The second is a function that
-/// maps worse values to larger numbers; this function is its own inverse. The third is the smallest value of the metric, for
-/// metrics whose extrapolated bound may be below this value.
+/// Returns three properties of a metric: the scale on which the tail is extrapolated; a function that maps worse values to larger
+/// numbers, and is its own inverse; and the smallest value of the metric, if an extrapolated bound may be below this value.
 fn distance(metric: &Metric) -> (Scale, fn(f64) -> f64, Option<f64>) {
     match (metric.show, metric.better) {
         (Show::NearOne, Better::Higher) => (Scale::Log, |value| 1.0 - value, Some(-1.0)),

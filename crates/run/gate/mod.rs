@@ -25,7 +25,7 @@ use ulplab_core::metrics::{BOUND_RATIO, Better, Bound, VIOLATIONS};
 use ulplab_core::record::{Record, place};
 use ulplab_core::vacuous::vacuous;
 
-/// A rule, and one of the recipes to which it applies.
+/// A rule (gate or control), and one of the recipes to which it applies.
 #[derive(Clone, Debug)]
 pub struct Binding<'a> {
     pub rule: &'a Rule,
@@ -199,8 +199,8 @@ pub fn worst<'s>(
     summaries.reduce(|a, b| if worse(b, a) { b } else { a })
 }
 
-/// Judges every rule on every recipe to which it applies, and returns one verdict for each binding. Returns an error if nothing
-/// was measured at a rule's site, unless [`Binding::unmeasured`] gives a reason.
+/// Judges every rule on every recipe to which it applies, and returns one verdict for each binding (pair of a rule and a recipe).
+/// Returns an error if nothing was measured at a rule's site, unless [`Binding::unmeasured`] gives a reason.
 pub fn judge(bindings: &[Binding], summaries: &[Summary]) -> Result<Vec<Verdict>, String> {
     let of = by_recipe(summaries, |summary| &summary.recipe);
     let verdict = |binding: &Binding| binding.judge(of.get(binding.recipe).map_or(&[], Vec::as_slice));

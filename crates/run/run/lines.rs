@@ -26,7 +26,7 @@ struct Measurement {
     nonfinite_want: u64,
     #[serde(default, skip_serializing_if = "is_default")]
     nonfinite_got: u64,
-    /// Metric to value; NaN is null, infinities are strings.
+    /// Value of each metric, by the metric's name. NaN is null, infinities are strings.
     metrics: Map<String, Value>,
     /// Element with the largest absolute error (metric `max_abs`).
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! Partitions of a plan into shares, for independent processes that work on the same run.
+//! Partitions of the cells (units of work) of a run into shares, for independent processes that work on the same run.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};

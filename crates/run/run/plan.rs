@@ -1,4 +1,4 @@
-//! The plan of an experiment: its cells, the units of work.
+//! The plan of an experiment: its cells. A cell is a unit of work: one recipe in one phase on one window.
 
 use serde::{Deserialize, Serialize};
 

@@ -9,7 +9,7 @@ use ulplab_core::error::refuse;
 /// Number of hexadecimal digits of a blake3 digest.
 const DIGITS: usize = 64;
 
-/// Appends the blake3 of `text`, then `close`.
+/// Appends to `text` its own blake3 digest, then `close`.
 pub fn seal(text: &mut Vec<u8>, close: &str) {
     let digest = blake3::hash(text).to_hex();
     text.extend_from_slice(digest.as_bytes());

@@ -28,8 +28,8 @@ pub struct Summary {
     pub min: f64,
     pub max: f64,
     /// 95 % percentile-bootstrap interval of the mean over windows; NaN with fewer than [`LEAST_WINDOWS`] windows. With few
-    /// windows, the coverage is below 95 %. For normal values it is 49 % with 2 windows (the interval is their range), 74 % with
-    /// 3, 80 % with 4, 86 % with 8, 92 % with 16. If all values are equal, the interval has no width.
+    /// windows, the coverage is below 95 %. For normally distributed values, the coverage is 49 % with 2 windows (the interval is
+    /// their range), 74 % with 3, 80 % with 4, 86 % with 8, 92 % with 16. If all values are equal, the interval has no width.
     pub ci_low: f64,
     pub ci_high: f64,
     /// Values in the order of the windows; not stored with a summary.

@@ -17,9 +17,9 @@ pub use tail::{LEAST_EXCESSES, Scale, Threshold, threshold};
 /// Confidence of every limit, and of every statement about a rate.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// Adjusts p-values of several tests so that the probability of any false rejection is at most the level at which they are
-/// compared, however the tests depend on each other (Holm 1979). Keeps the order of the p-values. NaN stays NaN, and counts as a
-/// test.
+/// Adjusts the p-values of several tests (Holm 1979). If the adjusted values are compared with a level, the probability of any
+/// false rejection is at most this level, for any dependence between the tests. Keeps the order of the p-values. NaN stays NaN,
+/// and counts as a test.
 pub fn holm(p: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|&a, &b| p[a].total_cmp(&p[b]));

@@ -24,8 +24,8 @@ pub fn all(windows: &[Window]) -> Flips {
 }
 
 /// Returns limits of the share lost minus the share gained, if predictions flip independently. The limits of each share get half
-/// of the error probability (Clopper and Pearson 1934), so the limits of the difference hold with [`CONFIDENCE`], however the two
-/// shares depend on each other.
+/// of the error probability (Clopper and Pearson 1934), so the limits of the difference hold with [`CONFIDENCE`] for any
+/// dependence between the two shares.
 pub fn limits(windows: &[Window]) -> Limits {
     let n: u64 = windows.iter().map(|window| window.predictions).sum();
     let Flips { lost, gained } = all(windows);

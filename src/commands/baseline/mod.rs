@@ -115,7 +115,7 @@ impl AcceptArgs {
     }
 }
 
-/// Returns a name for the person who accepts a run, if the user states none: `USER` or `LOGNAME`, else git's `user.name`.
+/// Returns a default name for the person who accepts a run: the variable `USER` or `LOGNAME`, else git's `user.name`.
 fn somebody(run: &Path) -> Option<String> {
     let of_env = ["USER", "LOGNAME"].iter().filter_map(|name| std::env::var(name).ok());
     let folders = [run, Path::new(".")].into_iter();

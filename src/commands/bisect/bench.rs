@@ -36,7 +36,7 @@ pub struct Bench<'a> {
     pub tests: Vec<Test>,
     /// Number of cells run so far. A cell is a run of one recipe in one phase on one window.
     pub cells: usize,
-    /// Maximum number of cells that the search may run.
+    /// Maximum number of cells (runs of one recipe in one phase on one window) that the search may run.
     pub most: usize,
     progress: &'a (dyn Fn(usize, &str) + Sync),
     start: Instant,
@@ -107,7 +107,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Runs the wrong recipe on all windows. Stores the rules that the recipe fails, and the outputs of all layers. `rules` are
-    /// the gates on this recipe.
+    /// the gates on the wrong recipe.
     ///
     /// # Errors
     /// Returns an error if the reference fails, a rule matches no measurement, or the recipe fails no rule.
@@ -172,7 +172,7 @@ impl<'a> Bench<'a> {
         Ok(records)
     }
 
-    /// Tests the recipe that rounds like the wrong recipe at these suspects (places and formats) and like the right recipe
+    /// Tests the recipe that rounds like the wrong recipe at the suspects `wrong` (places and formats) and like the right recipe
     /// elsewhere. Returns true if a gate fails; `None` if no more cells may be run. Uses only the windows that showed the
     /// failure.
     ///
@@ -215,8 +215,8 @@ impl<'a> Bench<'a> {
         Ok(Some(verdicts))
     }
 
-    /// Runs a recipe on these windows. If the right or the wrong recipe rounds the first layers in the same way, takes the
-    /// outputs of these layers from the stored run of that recipe.
+    /// Runs a recipe on these windows. Does not compute first layers that the right or the wrong recipe rounds in the same way:
+    /// takes their outputs from the stored run of that recipe.
     fn records(&mut self, wrong: &SuspectSet, windows: &BTreeSet<usize>) -> Result<Vec<Record>> {
         let config = self.config;
         let rounding = self.mix.rounding(wrong, config).map_err(Mistake::usage)?;

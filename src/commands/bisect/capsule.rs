@@ -65,7 +65,8 @@ impl Passage {
         energies
     }
 
-    /// Returns the three tensors of this place, with their names in the capsule's file: input, `want` and `got`.
+    /// Returns the three tensors of this place (site in a layer), with their names in the capsule's file: input, `want` and
+    /// `got`.
     fn held(&self) -> [Held<'_>; 3] {
         let tensors = [("in", &self.input), ("want", &self.want), ("got", &self.got)];
         tensors.map(|(part, tensor)| (tensor_name(part, &self.name), &tensor.shape[..], &tensor.data[..]))

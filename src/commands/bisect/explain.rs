@@ -85,7 +85,7 @@ pub struct Part {
     pub count: usize,
     /// Number of all channels or tokens with an error other than 0.
     pub of: usize,
-    /// True if the count is proven minimal: all gates hold with one channel (or token) fewer, the one with the smallest error.
+    /// True if tests showed that the count is minimal: all gates hold without the channel (or token) of the smallest error.
     pub fewest: bool,
 }
 
@@ -184,8 +184,8 @@ impl Culprit {
         }
     }
 
-    /// Finds the channels, and then the tokens, whose errors alone make a gate fail. This culprit must be a single format at a
-    /// single place (site in a layer).
+    /// Finds the channels, and then the tokens, whose errors alone make a gate fail. Callers use this function only for a culprit
+    /// of a single format at a single place (site in a layer).
     fn divide(&mut self, bench: &mut Bench, taken: &Passage, down_to: Level) -> Result<()> {
         let energies = taken.energies();
         let parts = [(Level::Channels, energies.channels), (Level::Tokens, energies.tokens)];

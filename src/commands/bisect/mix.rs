@@ -75,8 +75,8 @@ pub struct Mix {
 struct Rounds {
     right: Vec<usize>,
     wrong: Vec<usize>,
-    /// Rounding steps of the wrong recipe that the right recipe also has; `None` if the wrong recipe lacks a step of the right
-    /// recipe. If this is `Some`, the wrong recipe only adds steps.
+    /// Rounding steps of the wrong recipe that the right recipe also has, if the wrong recipe has all steps of the right recipe
+    /// and only adds some; else `None`.
     common: Option<Vec<usize>>,
 }
 

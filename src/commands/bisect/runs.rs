@@ -1,4 +1,5 @@
-//! Compares two runs of one experiment: finds the first metric values, in the order of the model, that differ.
+//! Compares two runs of one experiment: finds the first site, in the order in which the model computes sites, whose metric values
+//! differ.
 //!
 //! A run stores metric values and no tensors. If two values differ, the tensors differed. If all values are equal, the tensors
 //! may still differ, but it is unlikely that a difference leaves every metric of a site bit-equal.

@@ -1,4 +1,4 @@
-//! Reads and checks an experiment, and plans its run, before the first cell is measured.
+//! Reads and checks an experiment, and plans its run, before anything is measured.
 
 use std::collections::HashSet;
 use std::path::Path;

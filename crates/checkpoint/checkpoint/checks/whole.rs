@@ -1,4 +1,4 @@
-//! Checks for missing tensors, and compares tensors that are not quantized with the source.
+//! Checks for missing tensors, and compares tensors that are not quantized with those of the source checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -101,7 +101,8 @@ fn parent(rest: &str) -> (&str, &str) {
 const PIECE: usize = 1 << 20;
 
 /// Reports source tensors that the checkpoint lacks, and unquantized tensors that differ from the source. `used` are the source
-/// tensors from which quantized matrices were made. With `folded`, values are not compared: channel factors change them.
+/// tensors from which quantized matrices were made. If `folded` is true, values are not compared, because channel factors changed
+/// them.
 pub fn against(matrices: &Matrices, source: &Matrices, used: &BTreeSet<&str>, folded: bool) -> Vec<Finding> {
     let mut held: HashMap<_, Vec<(String, &str)>> = HashMap::new();
     for (name, _) in source.iter().filter(|(_, parts)| parts.codes.is_some()) {

@@ -83,7 +83,7 @@ pub enum Arrangement {
     Interleaved,
 }
 
-/// Name and shape of a matrix to find the source of; outputs come before inputs in the shape.
+/// Name and shape of a matrix whose source is looked for. In the shape, outputs come before inputs.
 type Wanted<'a> = (&'a str, Vec<usize>);
 
 /// The source of each matrix, or the reason (text for a message) that it has none.

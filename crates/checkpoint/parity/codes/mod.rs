@@ -271,8 +271,8 @@ impl<'a> Codes<'a> {
         }
     }
 
-    /// Detects a table of replaced codes: in at least 98 % of the elements, equal expected codes are stored as equal codes.
-    /// Returns a description of the table; `None` if no such table exists.
+    /// Detects a table of replaced codes, which has one stored code for each expected code. At least 98 % of the elements must
+    /// follow the table. Returns a description of the table; `None` if no such table exists.
     fn table(&self) -> Option<String> {
         let mut counts = BTreeMap::<u16, BTreeMap<u16, usize>>::new();
         for (cell, i) in self.wrong.iter().chain(&self.right) {

@@ -1,4 +1,5 @@
-//! Tests the hypotheses that scales were computed from the amax of only a part of the block, or of other blocks.
+//! Tests the hypotheses that scales were computed from the amax (largest magnitude) of only a part of the block, or of other
+//! blocks.
 
 use super::Scales;
 use crate::parity::Cause;
@@ -166,8 +167,8 @@ const TOGETHER: &[(&str, usize, usize)] = &[
     ("of the tensor", usize::MAX, usize::MAX),
 ];
 
-/// Wrong blocks near a block: text if a kernel used the amax of the wrong block, text if it used the scale, and offset of the
-/// wrong block in rows down and blocks to the right.
+/// Neighbours of a block whose amax or scale a kernel may have used by mistake: text for the amax, text for the scale, and
+/// position of the neighbour in rows down and blocks to the right.
 const NEIGHBOURS: &[(&str, &str, isize, isize)] = &[
     ("of the block before", "the scale of the block before", 0, -1),
     ("of the next block", "the scale of the next block", 0, 1),

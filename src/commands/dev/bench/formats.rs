@@ -122,7 +122,7 @@ pub fn run(args: &FormatsArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// If the longest repeat takes more than this many times the shortest, the machine was busy and the times are not reliable.
+/// Times are reported as unreliable if the longest repeat takes more than this many times as long as the shortest.
 const SPREAD: f64 = 3.0;
 
 /// Returns a warning about repeats whose times differ too much. `load` is the load average before the first repeat.
