@@ -57,7 +57,8 @@ pub fn texts(root: &Path) -> std::io::Result<BTreeMap<String, String>> {
     Ok(texts)
 }
 
-/// Returns the digest of the judgement of every operation (blake3, in hexadecimal), by the name of the operation's module.
+/// Returns a digest (blake3, in hexadecimal) for every operation, by the name of the operation's module. It covers the sources
+/// that decide if the operation's outputs are correct.
 pub fn digests(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut rooms: BTreeMap<String, Room> = BTreeMap::new();
     let is_other = |place: &str| OTHERS.iter().any(|other| Path::new(place).starts_with(other));

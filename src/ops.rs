@@ -19,7 +19,7 @@ const SHOWCASES: [(&dyn Op, &Compositions, &[&Operation]); 2] = [
     ),
 ];
 
-/// All operations that compute expected results from a user's tensors, by name.
+/// All operations that compute expected results from a user's tensors, sorted by name.
 pub static ON_TENSORS: LazyLock<Vec<&Operation>> = LazyLock::new(|| {
     let showcases = SHOWCASES.iter().flat_map(|(.., on_tensors)| *on_tensors);
     let mut all: Vec<&Operation> = OPERATIONS.iter().chain(showcases).copied().collect();
@@ -27,7 +27,7 @@ pub static ON_TENSORS: LazyLock<Vec<&Operation>> = LazyLock::new(|| {
     all
 });
 
-/// All operations with kernels, by name.
+/// All operations with kernels, sorted by name.
 pub static OPS: LazyLock<Vec<&dyn Op>> = LazyLock::new(|| {
     let showcases = SHOWCASES.iter().map(|(op, ..)| *op);
     let drawn = of_tensors().filter(|op| ON_TENSORS.iter().any(|known| known.kernels && known.name == op.name()));

@@ -41,7 +41,7 @@ impl Page<'_> {
         })
     }
 
-    /// Returns the HTML anchor of a recipe's worst element; `None` if the page shows no such element.
+    /// Returns the HTML anchor of the element at which a recipe has its largest error; `None` if the page shows no such element.
     fn anchor(&self, recipe: &str) -> Option<String> {
         let at = self.places.iter().position(|place| place.record.recipe == recipe)?;
         Some(format!("worst-{at}"))

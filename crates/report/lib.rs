@@ -176,7 +176,7 @@ pub struct Summarized<'a> {
     tally: Tally,
     /// Loss of the reference.
     loss: Option<Loss>,
-    /// Warning next to the verdict that the measurements cannot tell formats apart, with the reason; `None` if they can.
+    /// Warning, shown next to the verdict: the measurements cannot tell formats apart, and the reason; `None` if they can.
     blind: Option<String>,
 }
 

@@ -46,7 +46,7 @@ pub fn unlike_default<T: Default + Serialize, S: Serializer>(table: &T, serializ
     said.serialize(serializer)
 }
 
-/// True if a value is its type's default, which files leave out.
+/// True if a value is the default of its type. Files leave out such values.
 pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

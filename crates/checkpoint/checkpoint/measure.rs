@@ -21,7 +21,7 @@ pub struct Measured {
     pub mean_code: f64,
     /// Root mean square of the decoded elements; for a stack, of the matrix whose gain ([`Self::gain`]) is farthest from 1.
     pub rms: f64,
-    /// Same as `rms`, with each block scale replaced by its reciprocal.
+    /// Same as `rms`, with each block scale replaced by its reciprocal: shows if scales are stored inverted.
     pub rms_inverted: f64,
     /// Same as `rms`, with the global scale replaced by its reciprocal; `None` without a global scale.
     pub rms_global_inverted: Option<f64>,
@@ -36,7 +36,7 @@ pub struct Against {
     pub signal: f64,
     /// Sum of the squares of the differences.
     pub noise: f64,
-    /// Same as `noise`, with each block scale replaced by its reciprocal.
+    /// Same as `noise`, with each block scale replaced by its reciprocal: shows if scales are stored inverted.
     pub noise_inverted: f64,
     /// Same as `noise`, with the global scale replaced by its reciprocal; infinite without a global scale.
     pub noise_global_inverted: f64,

@@ -39,8 +39,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Returns the words "the file's metadata", for messages about the origin of the scale convention. `None` if the format in
-    /// the metadata decodes stored scales differently from `format`.
+    /// Returns the words "the file's metadata", for messages that explain why scales are decoded in this way. `None` if the
+    /// format in the metadata decodes stored scales differently from `format`.
     pub(super) fn says(&self, format: &Format) -> Option<String> {
         let own: Format = self.format.parse().ok()?;
         reads_as(&own, format).then(|| "the file's metadata".into())

@@ -73,7 +73,7 @@ fn table(all: &Value, schema: &Value, found: &DeTable, path: &mut Vec<Step>) -> 
     let either: Vec<&str> = list(schema, "anyOf").filter_map(only).collect();
     missing.extend(either.first().filter(|_| either.iter().all(lacks)));
     let known = || keys.keys().map(String::as_str);
-    // The keys of every experiment (`Head`) are read separately.
+    // The keys that every experiment has (`Head`) are read separately: do not report them as unknown.
     let of_head = |key: &String| path.is_empty() && Head::KEYS.contains(&key.as_str());
     let all_keys = found.iter().map(|(key, _)| key.get_ref().to_string());
     let unknown = all_keys.filter(|key| !keys.contains_key(key) && !of_head(key));

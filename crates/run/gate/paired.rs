@@ -42,7 +42,7 @@ impl Paired<'_> {
     }
 }
 
-/// Returns the tests of every recipe whose predictions were measured, in each phase.
+/// Returns the paired tests of each recipe, in each phase in which its predictions were measured.
 pub fn paired(summaries: &[Summary]) -> Vec<Paired<'_>> {
     let finite = |values: &[f64]| values.iter().all(|value| value.is_finite());
     let mut tests: Vec<Paired> = summaries
@@ -79,9 +79,9 @@ pub fn paired(summaries: &[Summary]) -> Vec<Paired<'_>> {
     tests
 }
 
-/// Sorts the recipes by KL divergence, and returns the last recipe before the first one whose tests show a difference
-/// ([`Paired::is_silent`]). Up to this divergence, predictions differ from the other model's, but no test shows that they are
-/// worse.
+/// Sorts the recipes by KL divergence. Returns the last recipe for which neither its own tests nor those of any recipe before it
+/// show a difference ([`Paired::is_silent`]). Up to this divergence, predictions differ from the other model's, but no test shows
+/// that they are worse.
 pub fn silent_zone<'t, 'a>(tests: &'t [Paired<'a>], phase: Phase) -> Option<&'t Paired<'a>> {
     let of_phase = || tests.iter().filter(|test| test.phase == phase);
     let shown = of_phase().filter(|test| !test.is_silent() && test.limits.is_some());

@@ -19,9 +19,9 @@ const ROWS: usize = 8;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Definitions {
-    /// For each format that recipes name, the blake3 of the encoded bytes and decoded values of the sample.
+    /// For each format that recipes name, the blake3 of the encoded bytes and decoded values of a fixed sample of numbers.
     formats: BTreeMap<String, String>,
-    /// blake3 of each metric's value on the sample, or of the metric's description if the sample gives no value.
+    /// blake3 of each metric's value on a fixed sample of numbers, or of the metric's description if the sample gives no value.
     metrics: BTreeMap<String, String>,
 }
 

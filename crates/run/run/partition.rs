@@ -205,7 +205,7 @@ fn dealt<'a>(windows: &[&[&'a Cell]], most: u64, n: usize) -> (u64, Vec<Vec<&'a 
     )
 }
 
-/// Returns the 0-based share, out of `n`, of a cell id.
+/// Returns the index, from 0, of the share that a cell id belongs to. There are `n` shares.
 fn hashed(id: &str, n: usize) -> usize {
     let digest = blake3::hash(id.as_bytes());
     let head = digest.as_bytes().first_chunk().expect("a digest has 32 bytes");

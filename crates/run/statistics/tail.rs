@@ -13,7 +13,7 @@ pub const LEAST_EXCESSES: usize = 10;
 pub enum Scale {
     /// The values themselves, of either sign.
     Linear,
-    /// The logarithms of the values. Errors are positive, and grow by a factor from layer to layer.
+    /// The logarithms of the values, for errors: errors are positive, and each layer multiplies them by a factor.
     Log,
 }
 

@@ -29,7 +29,7 @@ pub struct ProbeArgs {
     json: bool,
 }
 
-/// The summation rules that reproduce an instruction's results on all vectors.
+/// The result of probing one instruction: the summation rules that reproduce its results on all vectors.
 #[derive(Debug, Serialize)]
 pub struct Finding {
     /// Name of the instruction: operand type, width, and memory that holds A.

@@ -36,7 +36,7 @@ pub struct Group {
     pub bytes: Vec<f64>,
 }
 
-/// All groups, and the formats to choose from.
+/// All groups of tensors, and the formats that a search may assign to them.
 pub struct Groups {
     patterns: Vec<String>,
     /// Formats, the cheapest first.

@@ -25,7 +25,7 @@ pub struct Convention {
     pub name: &'static str,
     /// Values of `quant_method` in a configuration that mean this convention.
     pub methods: &'static [&'static str],
-    /// Programs (field `writer`) whose tensor names in [`packed::FILE_NAMES`] this convention uses.
+    /// Values of `writer` in [`packed::FILE_NAMES`]: the programs whose tensor names this convention uses.
     pub writers: &'static [&'static str],
     /// Endings of tensor names in addition to the endings that `writers` use.
     pub endings: &'static [Ending],

@@ -23,8 +23,8 @@ const ROWS: usize = 64;
 const PRECISE: f64 = 0.2;
 
 impl Codes<'_> {
-    /// Returns the cause "isolated" if very few codes differ; `None` if they are only zeros with the wrong sign, for which a
-    /// cause can be named.
+    /// Returns the cause "isolated" if very few codes differ. Returns `None` if more differ, or if all differences are zeros with
+    /// the wrong sign, for which a cause can be named.
     pub(super) fn few(&self, tally: &Tally) -> Option<(Cause, String)> {
         let all = self.problem.grid.rows * self.problem.grid.cols;
         let sign = 1u16 << (self.problem.format.element.bits - 1);

@@ -202,7 +202,7 @@ fn buffers(samples: &[Sample]) -> Vec<BufferLine> {
         };
         ((name, role, shape), (dtype, having))
     });
-    // Types with the same shape share a line.
+    // Element types for which the buffer has the same shape share a line.
     let line = |((name, role, shape), types): ((&str, &'static str, Vec<String>), Vec<(Dtype, Vec<Shaped>)>)| {
         let cases: usize = types.iter().map(|(_, having)| having.len()).sum();
         BufferLine {
