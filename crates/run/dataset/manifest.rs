@@ -217,7 +217,7 @@ impl Manifest {
     }
 
     /// Returns `name` as the path of a data set that the manifest does not list. Returns `None` if the manifest lists a data set
-    /// of this name, or if there is no data set of this kind at the path.
+    /// of this name, or if the path does not have a data set of this kind.
     fn unlisted<'a>(&self, name: &'a str, kind: Kind) -> Option<&'a Path> {
         let path = Path::new(name);
         let there = match kind {

@@ -60,7 +60,8 @@ struct Drift {
     /// Relative worsening from the first comparable baseline to the last; below 0 if the value became better. `None` if one of
     /// the two values is missing, or the first is 0.
     worse: Option<f64>,
-    /// Number of consecutive times that the value became worse, up to the last baseline.
+    /// Number of steps from one baseline to the next, counted back from the last baseline, in each of which the value became
+    /// worse.
     #[serde(rename = "row")]
     steps: usize,
 }

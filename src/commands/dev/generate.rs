@@ -245,7 +245,7 @@ fn pick(logits: &[f32], temperature: f64, draw: Draw) -> u32 {
         0.0 => f64::from(*logit),
         _ => f64::from(*logit) / temperature + draw.noise(token),
     });
-    // Of several tokens with the largest score, takes the first.
+    // If several tokens have the largest score, takes the first.
     let scores = scores.enumerate();
     let best = scores.max_by(|(at, a), (other, b)| a.total_cmp(b).then(other.cmp(at)));
     best.map_or(0, |(token, _)| token) as u32

@@ -27,7 +27,7 @@ struct Page<'a> {
     worst: Vec<(&'a str, Vec<&'a Finding>)>,
     /// Number of matrices that have findings but do not fit into the table of at most [`LISTED`] matrices.
     more: usize,
-    /// SVG chart of the gain (rms · √K) of each matrix.
+    /// SVG chart of the gain of each matrix: rms · √K, with K input channels.
     gains: String,
     /// SVG chart of the SQNR of each matrix against its source; empty without a source.
     sqnrs: String,

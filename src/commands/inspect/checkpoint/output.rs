@@ -11,7 +11,8 @@ use ulplab_core::error::counted;
 use ulplab_core::record::to_json;
 use ulplab_core::text::shown;
 
-/// Formats the report as text, with at most `top` matrices and tensors. Texts from files are kept on one line.
+/// Formats the report as text, with at most `top` matrices and tensors. Replaces line breaks and other hidden characters in texts
+/// from files.
 pub fn page(path: &Path, report: &Report, verdict: Outcome, top: usize) -> String {
     let mut lines = vec![format!("{}: {}", path.display(), subject(report))];
     for (format, count) in formats(report) {
