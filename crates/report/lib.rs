@@ -259,7 +259,7 @@ impl<'a> Summarized<'a> {
 
     /// Returns the size and candidate of the smallest passing recipe, and the recipes that it was ranked with. Recipes with
     /// different gates cannot be compared: only the largest set of recipes with the same gates is ranked. Returns `None` if
-    /// several sets are equally large, or if no recipe passes.
+    /// several sets are the largest, or if no recipe passes.
     fn smallest_of<'c>(
         &self,
         sized: &[(f64, &'c Candidate<'c>)],

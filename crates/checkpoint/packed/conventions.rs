@@ -171,8 +171,8 @@ impl Convention {
         })
     }
 
-    /// Returns the words "the name '…'", for messages that explain why scales are decoded in this way. They quote the tensor name
-    /// that defines how to decode the scales of `format`; `None` if no tensor name does.
+    /// Returns the words "the name '…'", for messages about the source that defines how scales are decoded. They quote the tensor
+    /// name that defines how to decode the scales of `format`; `None` if no tensor name does.
     pub(super) fn says(&self, format: &Format, buffers: &Buffers) -> Option<String> {
         let name = match format.global {
             // The name of a global scale tells how to decode it only if this convention has an NVFP4 rule.

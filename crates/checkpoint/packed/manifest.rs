@@ -39,7 +39,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Returns the words "the file's metadata", for messages that explain why scales are decoded in this way. `None` if the
+    /// Returns the words "the file's metadata", for messages about the source that defines how scales are decoded. `None` if the
     /// format in the metadata decodes stored scales differently from `format`.
     pub(super) fn says(&self, format: &Format) -> Option<String> {
         let own: Format = self.format.parse().ok()?;

@@ -28,7 +28,7 @@ pub struct Bench<'a> {
     /// The rules (gates) that the wrong recipe fails.
     pub rules: Vec<&'a Rule>,
     windows: Vec<Window<'a>>,
-    /// Indices of the windows on which each test runs the model: windows in which a gate failed.
+    /// Indices of the windows on which each test runs the model: the windows that showed the failure.
     telling: BTreeSet<usize>,
     kept: HashMap<(Side, Phase, usize), Kept>,
     answers: HashMap<SuspectSet, bool>,
