@@ -183,7 +183,7 @@ fn with_examples(command: clap::Command, before: &str) -> clap::Command {
     };
     let mut lines: Vec<&str> = examples().filter(|line| !inner(line)).collect();
     if lines.is_empty() {
-        // The help of a command with subcommands shows some of their examples.
+        // A command without examples of its own shows the first examples of its subcommands.
         lines = examples().take(3).collect();
     }
     let lines: String = lines.iter().map(|line| format!("\n  {line}")).collect();

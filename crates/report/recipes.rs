@@ -21,7 +21,7 @@ pub enum Group {
     Narrowed,
     /// Kernels replace operations of the reference; no tensor is rounded to a format.
     Kernels,
-    /// Gaussian noise with the energy of a format's error.
+    /// Gaussian noise in place of a format's rounding error, with the energy of this error.
     Noise,
 }
 

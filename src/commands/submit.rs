@@ -192,7 +192,7 @@ fn ended(child: &mut Child, script: &Path) -> Result<()> {
     }
 }
 
-/// An array of jobs and the job that judges it.
+/// The array of jobs, and the job that merges and judges its results.
 struct Jobs<'a> {
     args: &'a SubmitArgs,
     /// Name of the experiment.

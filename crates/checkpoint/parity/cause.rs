@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A cause of differences between the stored bytes and the bytes of the reference rule.
+/// A cause of differences between the stored bytes and the bytes of the reference rule (the rule that fits best).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
     /// The scale is computed from the largest magnitude of elements outside of the block, or of only a part of the block.

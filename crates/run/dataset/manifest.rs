@@ -41,7 +41,7 @@ pub struct Dataset {
     pub licence: String,
     /// Origin of the data set.
     pub source: String,
-    /// True if the checkpoints of the manifest were trained on this text; `None` for checkpoints.
+    /// True if the checkpoints of the manifest were trained on this text; `None` if the data set is a checkpoint.
     pub in_training: Option<bool>,
     #[serde(rename = "file")]
     pub files: Vec<DataFile>,

@@ -188,7 +188,7 @@ impl<'a> Binding<'a> {
     }
 }
 
-/// Returns the summary with the worst value of the statistic.
+/// Returns the summary (statistics over windows at one layer and site) with the worst value of the statistic.
 pub fn worst<'s>(
     statistic: Statistic,
     better: Better,

@@ -133,7 +133,7 @@ fn of_outcome(outcome: Outcome, verdicts: &[Verdict]) -> String {
     }
 }
 
-/// Describes the failing gates: their number and the first of them.
+/// Describes the failing gates in a phrase: their number, and the first of them.
 fn failures(verdicts: &[Verdict]) -> String {
     let failed: Vec<&Verdict> = verdicts.iter().filter(|verdict| verdict.fails()).collect();
     let first = failed

@@ -61,7 +61,7 @@ pub struct Test {
     /// Describes the places (sites in layers) at which the tested recipe rounds like the wrong recipe.
     pub wrong: String,
     pub fails: bool,
-    /// Value of the first failing rule's statistic; if no rule fails, value of the first rule's statistic.
+    /// Value of the statistic of the first rule (gate) that fails; if no rule fails, of the first rule.
     #[serde(with = "ulplab_core::record::nullable")]
     pub value: f64,
     pub cells: usize,
@@ -202,7 +202,8 @@ impl<'a> Bench<'a> {
         Ok(failed.map(|failed| !failed.is_empty()))
     }
 
-    /// Runs a recipe on these windows, and returns the failed verdicts. Returns `None` if this needs more cells than the limit.
+    /// Runs a recipe on these windows, and returns the verdicts of the gates that it fails. Returns `None` if the run needs more
+    /// cells than the limit allows.
     fn test(&mut self, wrong: &SuspectSet, windows: &BTreeSet<usize>) -> Result<Option<Vec<Verdict>>> {
         if self.cells + self.pairs(windows).len() > self.most {
             return Ok(None);

@@ -19,7 +19,7 @@ use ulplab_core::error::{Result, counted};
 use ulplab_core::metrics::{Pair, RELATIVE_L2};
 use ulplab_core::record::{Phase, Record};
 
-/// The result of a search: the sites and formats that make a recipe fail.
+/// The result of a search: the sites and formats that make a recipe fail its gates.
 #[derive(Serialize)]
 pub struct Explanation {
     pub recipe: String,

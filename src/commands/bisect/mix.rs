@@ -24,7 +24,7 @@ pub struct Suspect {
     pub site: &'static str,
     /// Formats to which the wrong recipe rounds the tensor at this place, in order; empty if only the right recipe rounds there.
     pub formats: Vec<String>,
-    /// Indices of the rounding steps (`round` entries) of the wrong recipe that this suspect turns on.
+    /// Indices of the rounding steps (`round` entries) of the wrong recipe that are applied if this suspect rounds wrongly.
     rounds: Vec<usize>,
 }
 

@@ -27,7 +27,7 @@ struct Divergence {
     question: Vec<String>,
     /// The first metric value that differs, for each recipe and phase, in the order of the experiment.
     cells: Vec<Diverging>,
-    /// Number of records that both runs have, and number of bit-equal records.
+    /// Number of records that both runs have (`both`), and number of these records that are bit-equal (`equal`).
     both: usize,
     equal: usize,
     only_base: OneSided,

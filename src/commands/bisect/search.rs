@@ -77,7 +77,7 @@ pub fn beginning(
     Ok((high, true))
 }
 
-/// Removes members until the set passes without any one of them.
+/// Removes members that are not needed, until the set passes if any one of the remaining members is removed.
 fn reduced(mut set: BTreeSet<usize>, fails: &mut impl FnMut(&BTreeSet<usize>) -> Answer) -> Result<FailingSet> {
     for member in set.clone() {
         if set.len() == 1 {

@@ -35,7 +35,7 @@ pub fn page(calibrations: &[Calibration], others: &[Uncalibrated]) -> Result<Str
     Ok(text)
 }
 
-/// Renders one calibration as Markdown: a sentence about the draws, and a table of the gates.
+/// Renders one calibration as Markdown: a sentence about the draws (random samples), and a table of the gates.
 pub fn tables(calibration: &Calibration) -> Result<String> {
     let mut text = format!(
         "{} of each statistic, each over {}, seed {}, run `{}`.\n\n",

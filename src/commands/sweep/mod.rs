@@ -26,7 +26,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     answer(args, &read(args)?)
 }
 
-/// Runs an experiment that is already parsed, and judges it.
+/// Runs an experiment that is already parsed, and judges the run.
 pub(super) fn answer(args: &SweepArgs, question: &Question) -> Result<Exit> {
     let mut prepared = prepare(args, question)?;
     if args.dry_run {

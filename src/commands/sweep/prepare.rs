@@ -42,7 +42,7 @@ pub fn read(args: &SweepArgs) -> Result<Question> {
     read_file(args, ExperimentFile::read(&args.experiment, &args.overrides)?)
 }
 
-/// Same as [`read`], for an experiment that is already read.
+/// Same as [`read`], for an experiment file that was already read.
 pub fn read_file(args: &SweepArgs, file: ExperimentFile) -> Result<Question> {
     let parsed = studies::parse(&file)?;
     Question::new(args, file, parsed)
