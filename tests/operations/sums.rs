@@ -1,6 +1,6 @@
 //! Kernels that state their accumulator: right sums in any legal order are inside, others are not.
 
-use ulplab_core::accumulator::{Operand, WGMMA_E4M3};
+use ulplab_core::accumulator::{Factor, Operand, WGMMA_E4M3};
 use ulplab_core::formats::E4M3;
 use ulplab_operations::ops::sums::{ACCUMULATOR, ACCUMULATORS};
 use ulplab_operations::ops::{self, Case, Data, Inputs, OPS, Op, Outputs, Problem};
@@ -27,10 +27,15 @@ fn bytes<'a>(problem: &'a Problem, name: &str) -> &'a [u8] {
     &found.unwrap().bytes
 }
 
-/// y of `fp8_gemm`; `dot` sums a block of 128 columns.
-fn product(case: &Case, problem: &Problem, dot: impl Fn(&[u8], &[u8]) -> f32, shift: usize) -> Outputs {
+/// y of `fp8_gemm`; `of` turns a code into a factor, and `dot` sums a block of 128 columns.
+fn product<F>(
+    case: &Case,
+    problem: &Problem,
+    (of, dot): (impl Fn(u8) -> F, impl Fn(&[F], &[F]) -> f32),
+    shift: usize,
+) -> Outputs {
     let [b, n, k] = ["B", "N", "K"].map(|dim| case.dim(dim));
-    let (x, w) = (bytes(problem, "x"), bytes(problem, "w"));
+    let [x, w] = ["x", "w"].map(|name| bytes(problem, name).iter().map(|code| of(*code)).collect::<Vec<F>>());
     let [of_x, of_w] = ["x_scale", "w_scale"].map(|name| floats(bytes(problem, name)));
     let blocks = k.div_ceil(128);
     let mut y = Vec::new();
@@ -48,35 +53,33 @@ fn product(case: &Case, problem: &Problem, dot: impl Fn(&[u8], &[u8]) -> f32, sh
     Outputs(vec![("y", y)])
 }
 
+fn decoded(code: u8) -> f32 {
+    E4M3.decode(code.into())
+}
+
 /// Sums in f32 of several lanes, one after the other in each; the lanes are added at the end.
-fn in_f32(lanes: usize) -> impl Fn(&[u8], &[u8]) -> f32 {
-    let decode = |code: &u8| E4M3.decode((*code).into());
-    move |x, w| {
+fn in_f32(lanes: usize) -> (fn(u8) -> f32, impl Fn(&[f32], &[f32]) -> f32) {
+    let dot = move |x: &[f32], w: &[f32]| {
         let mut sums = vec![0.0f32; lanes];
-        for (at, (x, w)) in x.iter().zip(w).enumerate() {
-            sums[at % lanes] += decode(x) * decode(w);
+        for (x, w) in x.chunks(lanes).zip(w.chunks(lanes)) {
+            sums.iter_mut().zip(x).zip(w).for_each(|((sum, x), w)| *sum += x * w);
         }
         sums.into_iter().rev().fold(0.0, |sum, lane| sum + lane)
-    }
+    };
+    (decoded, dot)
 }
 
 /// Sums by Hopper's tensor cores, steps from the last to the first or from the first to the last.
-fn by_tensor_cores(backwards: bool) -> impl Fn(&[u8], &[u8]) -> f32 {
-    move |x, w| {
-        let factors = |codes: &[u8]| {
-            codes
-                .iter()
-                .map(|code| Operand::E4m3.factor((*code).into()))
-                .collect::<Vec<_>>()
-        };
-        let (x, w) = (factors(x), factors(w));
-        let steps: Vec<_> = x.chunks(32).zip(w.chunks(32)).collect();
-        let step = |sum, (x, w): &(&[_], &[_])| WGMMA_E4M3.dot(x, w, sum);
+fn by_tensor_cores(backwards: bool) -> (impl Fn(u8) -> Factor, impl Fn(&[Factor], &[Factor]) -> f32) {
+    let dot = move |x: &[Factor], w: &[Factor]| {
+        let steps = x.chunks(32).zip(w.chunks(32));
+        let step = |sum, (x, w): (&[Factor], &[Factor])| WGMMA_E4M3.dot(x, w, sum);
         match backwards {
-            true => steps.iter().rev().fold(0.0, step),
-            false => steps.iter().fold(0.0, step),
+            true => steps.rev().fold(0.0, step),
+            false => steps.fold(0.0, step),
         }
-    }
+    };
+    (|code| Operand::E4m3.factor(code.into()), dot)
 }
 
 /// Violations, and elements with other bits than the definition's.
@@ -123,8 +126,9 @@ fn sums_of_tensor_cores_are_inside_in_any_order_of_steps() {
         }
         let (wrong, _) = found(&problem, &product(&case, &problem, in_f32(1), 0));
         assert_eq!(wrong, 0.0, "{name}: sums in f32 are nearer");
-        let half = |x: &[u8], w: &[u8]| in_f32(1)(&x[..x.len() / 2], &w[..w.len() / 2]);
-        let (wrong, _) = found(&problem, &product(&case, &problem, half, 0));
+        let (of, dot) = in_f32(1);
+        let half = |x: &[f32], w: &[f32]| dot(&x[..x.len() / 2], &w[..w.len() / 2]);
+        let (wrong, _) = found(&problem, &product(&case, &problem, (of, half), 0));
         assert!(wrong > 0.0, "{name}: half of the columns");
     }
 }
