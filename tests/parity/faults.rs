@@ -13,8 +13,14 @@ fn pick<T: Copy>(random: &mut Random, of: &[T]) -> T {
     of[(random.uniform() * of.len() as f64) as usize]
 }
 
+/// About normal. A plain loop, as it is called millions of times and is compiled without optimisation.
 pub fn normal(random: &mut Random) -> f64 {
-    (0..12).map(|_| random.uniform()).sum::<f64>() - 6.0
+    let (mut sum, mut count) = (0.0, 0);
+    while count < 12 {
+        sum += random.uniform();
+        count += 1;
+    }
+    sum - 6.0
 }
 
 /// `real-like`: bf16 of heavy tails, with rows and channels of different size and zeros.

@@ -203,13 +203,27 @@ impl Ways<'_> {
     /// Returns the fraction of the quantizer's codes (or scales) that equal the stored ones. The stored ones are read in the
     /// order and encoding `form`.
     fn share(&self, made: &[(usize, Option<u32>)], form: StorageForm) -> f64 {
-        let right = made
-            .iter()
-            .filter(|(at, made)| made.is_some_and(|made| self.stored(form.order, *at) == Some(self.apply(form, made))));
-        match made.len() {
+        self.share_from(made, form, 0.0).unwrap_or(0.0)
+    }
+
+    /// Same as [`Self::share`]; `None` if the fraction is below `least`. Stops as soon as this is certain: most forms differ nearly
+    /// everywhere.
+    fn share_from(&self, made: &[(usize, Option<u32>)], form: StorageForm, least: f64) -> Option<f64> {
+        let of_all = |right: usize| match made.len() {
             0 => 1.0,
-            all => right.count() as f64 / all as f64,
+            all => right as f64 / all as f64,
+        };
+        let mut right = made.len();
+        for (at, made) in made {
+            let equal = made.is_some_and(|made| self.stored(form.order, *at) == Some(self.apply(form, made)));
+            if !equal {
+                right -= 1;
+                if of_all(right) < least {
+                    return None;
+                }
+            }
         }
+        Some(of_all(right)).filter(|share| *share >= least)
     }
 
     /// Finds the order and encoding in which the buffer agrees best with the quantizer's bits. Tests all orders, then all wrong
@@ -222,12 +236,13 @@ impl Ways<'_> {
             return declared;
         }
         let mut consider = |form: StorageForm| {
-            let found = self.share(&made.bits, form);
             let enough = match form.recode {
                 Some(_) => self.least.recode,
                 None => self.least.order,
             };
-            if found >= enough && worth(form, found) > worth(best.0, best.1) {
+            if let Some(found) = self.share_from(&made.bits, form, enough)
+                && worth(form, found) > worth(best.0, best.1)
+            {
                 best = (form, found);
             }
             best.1
@@ -244,7 +259,8 @@ impl Ways<'_> {
         if reached.is_none_or(|reached| reached < self.least.settled) {
             for form in (1..self.orders.len()).flat_map(recoded) {
                 // Compare each pair with a part of the sample first: there are many pairs, and nearly all fail there.
-                if self.share(&made.bits[..made.part], form) >= self.least.recode {
+                let part = &made.bits[..made.part];
+                if self.share_from(part, form, self.least.recode).is_some() {
                     consider(form);
                 }
             }
