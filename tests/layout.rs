@@ -1,8 +1,9 @@
 //! Rules the repository keeps: everything is declared, nothing is too large, documents tell the truth.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 use reference::paths::PATHS;
 use ulplab::experiment::file::ExperimentFile;
@@ -11,7 +12,7 @@ use ulplab::studies;
 pub const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 /// Files of the repository, relative to its root: what git tracks, or all there is where git or its data is missing.
-fn tracked() -> Vec<PathBuf> {
+static TRACKED: LazyLock<Vec<PathBuf>> = LazyLock::new(|| {
     let listed = Command::new("git").args(["-C", ROOT, "ls-files", "-z"]).output();
     let mut files: Vec<PathBuf> = match listed {
         Ok(output) if output.status.success() && !output.stdout.is_empty() => String::from_utf8_lossy(&output.stdout)
@@ -23,7 +24,7 @@ fn tracked() -> Vec<PathBuf> {
     files.retain(|file| Path::new(ROOT).join(file).is_file());
     files.sort();
     files
-}
+});
 
 fn walk(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
@@ -46,11 +47,11 @@ pub fn read(file: &Path) -> String {
 }
 
 pub fn with_extension(extensions: &[&str]) -> Vec<PathBuf> {
-    let listed = |file: &PathBuf| {
+    let listed = |file: &Path| {
         file.extension()
             .is_some_and(|found| extensions.iter().any(|e| found == *e))
     };
-    tracked().into_iter().filter(listed).collect()
+    TRACKED.iter().filter(|file| listed(file)).cloned().collect()
 }
 
 /// Fails with all findings at once.
@@ -79,45 +80,43 @@ fn listed_tests() -> Vec<PathBuf> {
     manifests.flat_map(|file| paths_of(file)).collect()
 }
 
-/// The files that may declare the module which `file` holds: those of its folder, or of the folder above for a `mod.rs`.
+/// The files of `all` that may declare the module which `file` holds: those of its folder, or of the folder above for a `mod.rs`.
 /// In a folder of tests every file may be a crate, and declare it.
-fn declarers(file: &Path) -> Vec<PathBuf> {
+fn declarers(file: &Path, all: &[PathBuf]) -> Vec<PathBuf> {
     let folder = match file.ends_with("mod.rs") {
         true => file.parent().unwrap().parent().unwrap(),
         false => file.parent().unwrap(),
     };
     let inside = ["mod.rs", "lib.rs", "main.rs"].map(|name| folder.join(name));
-    let crates = with_extension(&["rs"])
-        .into_iter()
-        .filter(|other| other.parent() == Some(folder) && folder.ends_with("tests") && other != file);
-    inside
-        .into_iter()
-        .chain([folder.with_extension("rs")])
-        .filter(|file| Path::new(ROOT).join(file).is_file())
-        .chain(crates)
-        .collect()
+    let of_tests = if folder.ends_with("tests") { all } else { &[] };
+    let crates = of_tests
+        .iter()
+        .filter(|other| other.parent() == Some(folder) && *other != file);
+    let inside = inside.into_iter().chain([folder.with_extension("rs")]);
+    inside.chain(crates.cloned()).collect()
 }
 
 #[test]
 fn every_source_file_is_declared() {
     let tests = listed_tests();
     let is_test = |file: &Path| tests.contains(&Path::new(ROOT).join(file).canonicalize().unwrap());
-    let undeclared = |file: &PathBuf| {
+    let files = with_extension(&["rs"]);
+    let declared = |line: &str| {
+        let line = line.trim_start_matches("pub ").trim_start_matches("pub(crate) ").trim();
+        Some(line.strip_prefix("mod ")?.strip_suffix(';')?.to_string())
+    };
+    let modules = |file: &Path| read(file).lines().filter_map(declared).collect();
+    let modules: BTreeMap<&Path, BTreeSet<String>> = files.iter().map(|file| (&**file, modules(file))).collect();
+    let undeclared = |file: &&PathBuf| {
         let module = match file.ends_with("mod.rs") {
             true => file.parent().unwrap(),
             false => file,
         };
-        let declaration = format!("mod {};", module.file_stem().unwrap().to_str().unwrap());
-        let declares = |text: String| {
-            text.lines()
-                .any(|line| line.trim_start_matches("pub ").trim_start_matches("pub(crate) ").trim() == declaration)
-        };
-        !is_crate_root(file) && !is_test(file) && !declarers(file).iter().any(|declarer| declares(read(declarer)))
+        let name = module.file_stem().unwrap().to_str().unwrap();
+        let declares = |other: &PathBuf| modules.get(&**other).is_some_and(|declared| declared.contains(name));
+        !is_crate_root(file) && !is_test(file) && !declarers(file, &files).iter().any(declares)
     };
-    let findings = with_extension(&["rs"])
-        .into_iter()
-        .filter(undeclared)
-        .map(|file| file.display().to_string());
+    let findings = files.iter().filter(undeclared).map(|file| file.display().to_string());
     none(
         "not declared by the module above, so never compiled",
         findings.collect(),
@@ -311,11 +310,11 @@ fn every_kernel_names_its_reference() {
 
 #[test]
 fn no_file_is_large() {
-    let large = |file: PathBuf| {
-        let bytes = std::fs::metadata(Path::new(ROOT).join(&file)).unwrap().len();
+    let large = |file: &PathBuf| {
+        let bytes = std::fs::metadata(Path::new(ROOT).join(file)).unwrap().len();
         (bytes > 30_000_000).then(|| format!("{}: {bytes} bytes", file.display()))
     };
-    none("larger than 30 MB", tracked().into_iter().filter_map(large).collect());
+    none("larger than 30 MB", TRACKED.iter().filter_map(large).collect());
 }
 
 /// What a notebook shows belongs to one run, and would be stale with the next.
@@ -338,11 +337,11 @@ fn notebooks_are_stored_without_outputs() {
 #[test]
 fn nothing_points_outside_the_repository() {
     let outside = [concat!("..", "/shared"), concat!("/wo", "rk/")];
-    let findings = tracked()
-        .into_iter()
+    let findings = TRACKED
+        .iter()
         .filter(|file| !file.starts_with("datasets/text"))
         .filter_map(|file| {
-            let bytes = std::fs::read(Path::new(ROOT).join(&file)).unwrap();
+            let bytes = std::fs::read(Path::new(ROOT).join(file)).unwrap();
             let text = std::str::from_utf8(&bytes).ok()?;
             let found = outside.iter().find(|path| text.contains(*path))?;
             Some(format!("{}: {found}", file.display()))
