@@ -1,5 +1,8 @@
 //! Kernels, as far as no GPU is needed.
 
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
 use ulplab::backend::cuda::Source;
 
 use super::*;
@@ -133,7 +136,7 @@ fn a_header_with_an_unknown_key_names_its_line() {
     std::fs::write(&file, text.replacen("block = [128]", "blok = [128]", 1)).unwrap();
     let mut command = assert_cmd::Command::new(env!("CARGO_BIN_EXE_ulplab"));
     let output = command
-        .args(["kernels", "list"])
+        .args(["kernels", "list", "rmsnorm"])
         .env("ULPLAB_KERNELS", folder.path())
         .output()
         .unwrap();
@@ -146,7 +149,18 @@ fn a_header_with_an_unknown_key_names_its_line() {
     assert!(error.contains("did you mean 'block'?"), "{error}");
 }
 
-/// Every operation, output and judgement is listed, in lines that fit; `list kernels` says the same.
+/// The descriptions of all operations with kernels.
+static DESCRIBED: LazyLock<BTreeMap<&str, String>> = LazyLock::new(|| {
+    let described = |op: &&dyn ulplab::ops::Op| {
+        let output = run(&["kernels", "describe", op.name()]);
+        assert_eq!(code(&output), 0, "{}: {}", op.name(), stderr(&output));
+        (op.name(), stdout(&output))
+    };
+    ulplab::ops::OPS.iter().map(described).collect()
+});
+
+/// Every operation, output and judgement is listed, in lines that fit; `list kernels` says the same. A text takes fewer cases than JSON and
+/// than a description: the rules of all are the same.
 #[test]
 fn the_list_names_every_operation_and_how_its_outputs_are_judged() {
     let output = run(&["kernels", "list"]);
@@ -176,9 +190,44 @@ fn the_list_names_every_operation_and_how_its_outputs_are_judged() {
             words[3].starts_with(char::is_alphabetic),
             "nothing is said of how it is judged: {line}"
         );
+        let known = [
+            ("equal", "bytes"),
+            ("within", "bounds"),
+            ("rms", "mean square"),
+            ("admissible", "admissible codes"),
+            ("finite", "finiteness"),
+            ("custom", "own rule"),
+        ];
+        let of_rule = |rule: &str| {
+            listed["outputs"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|output| output["rule"] == rule)
+        };
+        let judged_by: Vec<&str> = known
+            .iter()
+            .filter(|(rule, _)| of_rule(rule))
+            .map(|(_, word)| *word)
+            .collect();
+        assert!(
+            line.contains(&format!(" {}  ", judged_by.join(", "))),
+            "{line}: {judged_by:?}"
+        );
         let outputs = listed["outputs"].as_array().unwrap();
         assert!(!outputs.is_empty(), "{} has no outputs", op.name());
+        let described = &DESCRIBED[op.name()];
+        let (_, judgements) = described.split_once("\nhow outputs are judged\n").unwrap();
+        assert_eq!(
+            judgements.matches("\n    because: ").count(),
+            outputs.len(),
+            "{described}"
+        );
         for output in outputs {
+            let word = |key: &str| output[key].as_str();
+            let such_as = word("such_as").map_or(String::new(), |case| format!(" (e.g. {case})"));
+            let [name, how, why] = ["output", "how", "why"].map(|key| word(key).unwrap());
+            says(described, &format!("\n  {name}{such_as}: {how}\n    because: {why}\n"));
             assert!(rules.contains(&output["rule"].as_str().unwrap()), "{output}");
             assert!(
                 text.contains(&format!("\n    {} ", output["output"].as_str().unwrap())),
@@ -293,11 +342,7 @@ fn headers_lie_in_folders() {
 /// format, records and pages, scales of a whole stack of experts, operations that are described from a single case.
 #[test]
 fn shapes_are_expressions_over_sizes() {
-    let of = |op: &str| {
-        let output = run(&["kernels", "describe", op]);
-        assert_eq!(code(&output), 0, "{op}: {}", stderr(&output));
-        stdout(&output)
-    };
+    let of = |op: &str| &DESCRIBED[op];
     for (op, words) in [
         (
             "fp8_gemm",

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::backend::cuda::Source;
-use crate::commands::kernels::describe::{JudgementLine, about, describe};
+use crate::commands::kernels::describe::{JudgementLine, about, describe, judged};
 use crate::json;
 use crate::ops::{self, Case, OPS};
 use crate::report::columns::{fitted, wrapped};
@@ -64,7 +64,9 @@ pub fn run(args: &ListArgs) -> Result<Exit> {
         names.retain(|name| name == op);
     }
     let power = power::stored()?;
-    let listed = names.par_iter().map(|name| OperationEntry::new(name, &sources, &power));
+    let listed = names
+        .par_iter()
+        .map(|name| OperationEntry::new(name, &sources, &power, args.json));
     let listed = listed.collect::<Result<Vec<_>>>()?;
     match args.json {
         true => json::print(&listed)?,
@@ -114,7 +116,9 @@ impl OperationEntry {
         found.collect::<Vec<&str>>().join(", ")
     }
 
-    fn new(name: &str, sources: &[Source], power: &[Power]) -> Result<Self> {
+    /// Returns the entry of an operation. Only if `whole`, it has the reasons of judgements in all sizes, which take more cases to find:
+    /// texts do not show them.
+    fn new(name: &str, sources: &[Source], power: &[Power], whole: bool) -> Result<Self> {
         let source = sources.iter().find(|source| source.op == name);
         let named = |one: &str, doc: &String| Described {
             name: format!("{name}.{one}"),
@@ -122,8 +126,12 @@ impl OperationEntry {
         };
         let (doc, outputs, cases) = match ops::find(name) {
             Ok(op) => {
-                let described = describe(op).map_err(Error::Usage)?;
-                (described.doc, described.judgements, described.cases)
+                let cases = op.cases();
+                let outputs = match whole {
+                    true => describe(op).map(|described| described.judgements),
+                    false => judged(op, &cases),
+                };
+                (op.doc().into(), outputs.map_err(Error::Usage)?, cases)
             }
             Err(_) => ("not an operation of ulplab".into(), Vec::new(), Vec::new()),
         };

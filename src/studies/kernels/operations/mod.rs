@@ -16,7 +16,7 @@ pub use draw::Values;
 pub use files::{files, matching, watched};
 pub use own::{Bound, Input, Output, OwnOp, Size, expressions, timeout, type_of};
 pub use read::{Definitions, given, read};
-pub use samples::{OutputNames, Sample, outputs, samples};
+pub use samples::{OutputNames, Sample, outputs, samples, smallest};
 
 use super::{Command, KernelStudy};
 use crate::experiment::Mistake;

@@ -41,19 +41,17 @@ pub fn outputs(op: &dyn Op) -> std::result::Result<OutputNames, String> {
     Ok(OutputNames { names, all })
 }
 
+/// Makes the problem of the smallest case with each combination of key values that needs no model. Cases of other sizes have the
+/// same rules of judgement.
+pub fn smallest(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, String> {
+    problems(op, of_keys(&by_size(cases)))
+}
+
 /// Makes the problems (inputs and expected outputs) of some cases that need no model: the smallest case with each combination of
 /// key values (e.g. types), a second case with the same values if it is cheap, and up to `MORE` others.
 pub fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, String> {
-    let mut small: Vec<&Case> = cases.iter().filter(|case| !case.inputs.need_model()).collect();
-    // Sort the cases by their largest size first: for cases with many sizes, the product of all sizes overstates the work.
-    let longest = |case: &&Case| case.dims.iter().map(|(_, size)| *size).max();
-    small.sort_by(|a, b| longest(a).cmp(&longest(b)).then(volume(a).total_cmp(&volume(b))));
-    let mut chosen: Vec<&Case> = Vec::new();
-    for case in &small {
-        if !chosen.iter().any(|other| other.keys == case.keys) {
-            chosen.push(case);
-        }
-    }
+    let small = by_size(cases);
+    let mut chosen = of_keys(&small);
     // Add a second cheap case for each combination of key values, to show how the results depend on the sizes.
     for case in small.iter().filter(|case| volume(case) <= CHEAP) {
         let with_its_keys = || chosen.iter().filter(|other| other.keys == case.keys);
@@ -71,11 +69,35 @@ pub fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, 
             more += 1;
         }
     }
+    problems(op, chosen)
+}
+
+/// Returns the cases that need no model, sorted by their largest size, then by the product of their sizes: for cases with many
+/// sizes, the product overstates the work.
+fn by_size(cases: &[Case]) -> Vec<&Case> {
+    let mut small: Vec<&Case> = cases.iter().filter(|case| !case.inputs.need_model()).collect();
+    let longest = |case: &&Case| case.dims.iter().map(|(_, size)| *size).max();
+    small.sort_by(|a, b| longest(a).cmp(&longest(b)).then(volume(a).total_cmp(&volume(b))));
+    small
+}
+
+/// Returns the first case with each combination of key values.
+fn of_keys<'c>(cases: &[&'c Case]) -> Vec<&'c Case> {
+    let mut chosen: Vec<&Case> = Vec::new();
+    for case in cases {
+        if !chosen.iter().any(|other| other.keys == case.keys) {
+            chosen.push(case);
+        }
+    }
+    chosen
+}
+
+fn problems(op: &dyn Op, cases: Vec<&Case>) -> std::result::Result<Vec<Sample>, String> {
     let sample = |case: &Case| {
         Ok(Sample {
             case: case.clone(),
             problem: ops::problem(op, case)?,
         })
     };
-    chosen.into_par_iter().map(sample).collect()
+    cases.into_par_iter().map(sample).collect()
 }
