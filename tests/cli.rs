@@ -184,6 +184,12 @@ offset = 20000
     write(folder, &text)
 }
 
+/// The same experiment on a window of other length: fewer tokens take less time.
+fn on_tokens(count: usize, folder: &Path, recipes: &str, gates: &str) -> PathBuf {
+    let text = std::fs::read_to_string(experiment(folder, recipes, gates)).expect("it was written");
+    write(folder, &text.replace("tokens = 136", &format!("tokens = {count}")))
+}
+
 fn write(folder: &Path, text: &str) -> PathBuf {
     let file = folder.join("experiment.toml");
     std::fs::write(&file, text).expect("the test folder can be written");

@@ -114,7 +114,7 @@ fn rewritten_kernels_are_as_they_were_verified() {
     let folder = tempfile::tempdir().unwrap();
     copy_folder(Path::new("kernels"), folder.path());
     let results = tempfile::tempdir().unwrap();
-    // One fault is left, since each is compiled at each step.
+    // Two variants and one fault are left, since each is compiled at each step. What is changed below is of the second one.
     let file = folder.path().join("diagonal_ssm.cu");
     let whole = std::fs::read_to_string(&file).unwrap();
     let (header, code) = whole.split_once("*/").unwrap();
@@ -123,7 +123,13 @@ fn rewritten_kernels_are_as_they_were_verified() {
         parts.next().unwrap(),
         parts.find(|part| part.contains("\"b_dropped\"")).unwrap(),
     );
-    std::fs::write(&file, format!("{variants}[[mutant]]{fault}*/{code}")).unwrap();
+    let two: Vec<&str> = variants.split("[[variant]]").take(3).collect();
+    let two = two.join("[[variant]]");
+    assert!(
+        two.contains("diagonal_ssm_heads") && !two.contains("diagonal_ssm_rows"),
+        "{two}"
+    );
+    std::fs::write(&file, format!("{two}[[mutant]]{fault}*/{code}")).unwrap();
     let mut as_verified = attested(folder.path());
     let source = Source::read(&file, &ulplab::ops::COMPOSITIONS).unwrap();
     let digests = Digests {
@@ -150,7 +156,7 @@ fn rewritten_kernels_are_as_they_were_verified() {
     let fault = source.header.mutants.iter().find(planted).unwrap().define();
     let (code, said) = gate(&text.replace(&format!("#ifdef {fault}\n"), &format!("#ifdef {fault}_ELSEWHERE\n")));
     assert_eq!(code, Some(100), "{said}");
-    let (code, said) = gate(&text.replacen("grid = [\"H\"]", "grid = [\"H + 1\"]", 1));
+    let (code, said) = gate(&text.replacen("grid = [\"H / 32\"]", "grid = [\"H / 32 + 1\"]", 1));
     assert_eq!(code, Some(100), "{said}");
     says(&said, "diagonal_ssm.cu: launches of variant '");
 }

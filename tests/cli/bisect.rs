@@ -35,9 +35,8 @@ round = [
 }
 
 /// An experiment on a short window: faults are found in it, too.
-fn brief(folder: &Path, recipes: &str, gates: &str) -> PathBuf {
-    let text = std::fs::read_to_string(experiment(folder, recipes, gates)).unwrap();
-    write(folder, &text.replace("tokens = 136", "tokens = 40"))
+pub fn brief(folder: &Path, recipes: &str, gates: &str) -> PathBuf {
+    on_tokens(40, folder, recipes, gates)
 }
 
 pub fn bisect(args: &[&str]) -> Output {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::bisect::{COSINE_OF_LAYERS, answer, bisect, planted, refused};
+use super::bisect::{COSINE_OF_LAYERS, answer, bisect, brief, planted, refused};
 use super::diff::{altered, swept};
 use super::*;
 
@@ -10,7 +10,7 @@ use super::*;
 #[test]
 fn a_narrowed_capsule_is_still_there() {
     let folder = tempfile::tempdir().unwrap();
-    let file = experiment(
+    let file = brief(
         folder.path(),
         &format!("{FP8}{}", planted(37, "attention.output")),
         COSINE_OF_LAYERS,
@@ -45,7 +45,7 @@ round = [
 ]
 "#;
     let gates = COSINE_OF_LAYERS;
-    let file = experiment(folder.path(), &format!("{FP8}{recipe}{twice}"), gates);
+    let file = brief(folder.path(), &format!("{FP8}{recipe}{twice}"), gates);
     let of = [path(&file), "--to", "tokens", "--recipe"];
     let said = answer(&[&of[..], &["planted"]].concat(), 100);
     says(
@@ -61,7 +61,7 @@ round = [
 #[test]
 fn files_are_tried_before_the_search() {
     let folder = tempfile::tempdir().unwrap();
-    let file = experiment(
+    let file = brief(
         folder.path(),
         FP8,
         COSINE_OF_LAYERS.replace(r#", "planted*""#, "").as_str(),

@@ -299,7 +299,7 @@ fn a_nan_in_the_weights_is_named() {
 #[test]
 fn unwritable_and_full_folders() {
     let folder = tempfile::tempdir().unwrap();
-    let file = experiment(folder.path(), FP8, PASSING);
+    let file = on_tokens(16, folder.path(), FP8, PASSING);
     let blocked = folder.path().join("a-file");
     std::fs::write(&blocked, "").unwrap();
     let output = run(&["sweep", path(&file), "--out", path(&blocked.join("run"))]);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::*;
 
-/// Starts a sweep of a dozen cells and waits for the first of them to finish.
+/// Starts a sweep of nine cells and waits for the first of them to finish.
 fn start(file: &Path, out: &Path) -> Child {
     let mut child = ulplab(&["sweep", path(file), "--out", path(out), "--threads", "1"])
         .stdout(Stdio::null())
@@ -41,10 +41,12 @@ fn finished(out: &Path) -> BTreeMap<PathBuf, SystemTime> {
         .collect()
 }
 
-fn many() -> String {
-    (0..6)
-        .map(|i| FP8.replace("name = \"v4_fp8\"", &format!("name = \"fp8_{i}\"")))
-        .collect()
+/// Four recipes in two phases, and the check of the reference. Each cell takes far longer than it takes to see that one is finished and
+/// to send a signal.
+fn many(folder: &Path) -> PathBuf {
+    let named = |at| FP8.replace("name = \"v4_fp8\"", &format!("name = \"fp8_{at}\""));
+    let recipes: String = (0..4).map(named).collect();
+    on_tokens(72, folder, &recipes, &PASSING.replace("[\"v4_fp8\"]", "[\"fp8_*\"]"))
 }
 
 fn signal(child: &Child, name: &str) {
@@ -67,7 +69,7 @@ fn goes_on(file: &Path, out: &Path) {
     let resumed = run(&["sweep", path(file), "--out", path(out), "--resume"]);
     assert_eq!(code(&resumed), 0, "{}", stderr(&resumed));
     let after = finished(out);
-    assert_eq!(after.len(), 13);
+    assert_eq!(after.len(), 9);
     assert!(
         before.iter().all(|(cell, time)| after[cell] == *time),
         "a finished cell was run again"
@@ -77,33 +79,33 @@ fn goes_on(file: &Path, out: &Path) {
 #[test]
 fn sigint_keeps_what_is_finished() {
     let folder = tempfile::tempdir().unwrap();
-    let file = experiment(folder.path(), &many(), &PASSING.replace("[\"v4_fp8\"]", "[\"fp8_*\"]"));
+    let file = many(folder.path());
     let out = folder.path().join("run");
     let child = start(&file, &out);
     signal(&child, "-INT");
     let output = child.wait_with_output().unwrap();
     assert_eq!(code(&output), 130, "{}", stderr(&output));
     assert!(stderr(&output).contains("--resume"), "{}", stderr(&output));
-    assert!(finished(&out).len() < 13, "the signal came too late to test anything");
+    assert!(finished(&out).len() < 9, "the signal came too late to test anything");
     goes_on(&file, &out);
 }
 
 #[test]
 fn sigkill_keeps_what_is_finished() {
     let folder = tempfile::tempdir().unwrap();
-    let file = experiment(folder.path(), &many(), &PASSING.replace("[\"v4_fp8\"]", "[\"fp8_*\"]"));
+    let file = many(folder.path());
     let out = folder.path().join("run");
     let mut child = start(&file, &out);
     signal(&child, "-KILL");
     assert_eq!(child.wait().unwrap().signal(), Some(9));
-    assert!(finished(&out).len() < 13, "the signal came too late to test anything");
+    assert!(finished(&out).len() < 9, "the signal came too late to test anything");
     goes_on(&file, &out);
 }
 
 #[test]
 fn another_experiment_cannot_go_on_in_the_same_folder() {
     let folder = tempfile::tempdir().unwrap();
-    let file = experiment(folder.path(), FP8, PASSING);
+    let file = on_tokens(16, folder.path(), FP8, PASSING);
     let out = folder.path().join("run");
     assert_eq!(code(&run(&["sweep", path(&file), "--out", path(&out)])), 0);
     let again = run(&["sweep", path(&file), "--out", path(&out)]);
@@ -161,7 +163,9 @@ fn a_signal_ends_a_long_cell_within_a_second() {
         ],
         &["gate", "--calibrate", path(&file), "-o", path(&gates)],
     ] {
+        // One thread is enough for a long cell.
         let mut child = ulplab(words)
+            .args(["--threads", "1"])
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()

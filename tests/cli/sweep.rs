@@ -45,7 +45,7 @@ fn a_passing_sweep_ends_in_zero_and_leaves_every_report() {
 #[test]
 fn a_failing_gate_ends_in_100() {
     let folder = tempfile::tempdir().unwrap();
-    let file = experiment(folder.path(), FP8, &PASSING.replace("0.999", "0.99999"));
+    let file = on_tokens(16, folder.path(), FP8, &PASSING.replace("0.999", "0.99999"));
     let output = run(&["sweep", path(&file), "--out", path(&folder.path().join("run"))]);
     assert_eq!(code(&output), 100);
 }
