@@ -55,7 +55,7 @@ pub struct Start {
 }
 
 impl Start {
-    /// Returns the command line and program of a process that runs an executable.
+    /// Returns the command line of this process, if it is the native executable and not started by Python.
     pub fn executable() -> Self {
         let file = std::env::current_exe().ok();
         Self {

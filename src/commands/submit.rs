@@ -209,8 +209,8 @@ struct Jobs<'a> {
 }
 
 impl Jobs<'_> {
-    /// Returns the script of the array. Each task measures its partition of the cells. Slurm starts a task again if its node
-    /// fails; finished cells are not measured again.
+    /// Returns the sbatch script of the Slurm job array. Each task of the array measures its share of the cells. If a node fails, Slurm
+    /// starts the task again, which skips the cells that are already measured.
     fn array(&self) -> Result<String> {
         let Self { args, tasks, .. } = self;
         let parallel = args.parallel.map_or(String::new(), |parallel| format!("%{parallel}"));

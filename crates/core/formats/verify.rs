@@ -70,8 +70,9 @@ pub fn verify_cast(cast: String, element: &Element, [definition, repr]: [&Repr; 
 /// Expected codes of a cast.
 struct Expected<'a> {
     repr: &'a Repr,
-    /// `thresholds[k]` holds the bits of the smallest positive f32 with code `k + 1` or a larger one. Finite numbers beyond all
-    /// thresholds have the last code. For a codebook, which is not symmetric, `thresholds` holds the magnitudes of the borders.
+    /// `thresholds[k]` holds the bits of the smallest positive f32 whose code is at least `k + 1`; numbers above the last threshold
+    /// have the last code. A codebook is not symmetric: here `thresholds` holds the sorted magnitudes of the midpoints between
+    /// neighbouring values, near which test inputs are drawn.
     thresholds: Vec<u32>,
     sign: u32,
 }

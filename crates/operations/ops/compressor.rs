@@ -347,7 +347,8 @@ struct Completed {
 }
 
 impl Completed {
-    /// Returns the checks of stages and entries. Their expected values are computed from the stages that the kernel wrote.
+    /// Returns the checks of the buffers `stages` (pooled, normalised and rotated rows) and `entries`. The expected values of each
+    /// stage after the first, and of the entries, are computed from the previous stage that the kernel wrote.
     fn parts(&self, outputs: &Outputs) -> Vec<Part> {
         let [rows, rate, dim, ..] = self.sizes;
         let stages = outputs.get("stages");

@@ -161,7 +161,8 @@ fn edges(values: &mut [f32]) {
     half.for_each(|(i, x)| *x = some[i % some.len()]);
 }
 
-/// Inputs of the rotation. All values that an output element may have are computed from these inputs.
+/// Inputs of the rotation. The check computes every admissible value of an output element from these inputs: without FMA, or with
+/// either product fused.
 struct Pairs {
     dtype: Dtype,
     /// Bytes per element, number of heads, channels of a head, and rotated channels of a head.

@@ -25,14 +25,14 @@ impl Limits {
     }
 }
 
-/// Returns limits of the mean of n independent values, by the studentised bootstrap (Efron 1982; Hall 1988). For each resample,
-/// takes the distance between the mean of the resample and the mean of the values, in units of the resample's own standard error.
-/// Thus the limits follow the skew of the values. The error of the confidence level falls with 1/n; the error of percentile
-/// limits falls only with 1/√n, because percentile limits stay within the range of the values.
+/// Returns confidence limits of the mean of n independent values, by the studentised bootstrap (Efron 1982; Hall 1988). For each
+/// resample, takes the distance between its mean and the mean of the values, in units of the resample's own standard error. Thus
+/// the limits follow the skew of the values. The one-sided error of coverage falls with 1/n; for limits by percentiles, which are
+/// not studentised, it falls only with 1/√n.
 ///
 /// `None` if there are fewer than [`LEAST_WINDOWS`] values, or a value is not finite. If all values are equal (e.g. for a
-/// candidate without any error), both limits are this value. [`net`](super::net) handles counts of rare flips. The seed decides
-/// the resamples.
+/// candidate without any error), both limits are this value. [`net`](super::net) gives limits of rare predictions that became
+/// wrong or right. The seed decides the resamples.
 pub fn limits(values: &[f64], seed: [u8; 32]) -> Option<Limits> {
     let n = values.len();
     if n < LEAST_WINDOWS || !values.iter().all(|value| value.is_finite()) {

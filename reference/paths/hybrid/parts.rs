@@ -131,9 +131,9 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
         ShortConv::new(&taps, true)
     }
 
-    /// Makes four projections from two tensors: queries, keys and values (as one); gates; β; decays. Rows are grouped by key
-    /// head. A group of `in_proj_qkvz` has the rows of the query and of the key, then the values and the gates of the key head's
-    /// value heads. A group of `in_proj_ba` has the rows of β, then the decays of the same value heads.
+    /// Splits `in_proj_qkvz` and `in_proj_ba` into four projections: queries, keys and values as one; gates z; β; decays. The rows of
+    /// both tensors are grouped by key head: a group of the first is [q, k, v, z], and a group of the second is [β, decay]. v, z, β
+    /// and decay cover all value heads of the key head.
     fn grouped(&mut self) -> Result<[Projection<T>; 4], LoadError> {
         let (hidden, sizes) = (self.config.hidden_size, self.config.own.delta);
         let (heads, keys, group) = (sizes.heads, sizes.key_dim, sizes.value_heads / sizes.heads);

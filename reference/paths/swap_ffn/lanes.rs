@@ -8,8 +8,8 @@ pub const BANKS: usize = 4;
 /// Identity map: lane i holds bank i.
 pub const IDENTITY: u8 = 0xE4;
 
-/// Rule that changes the map at an exchange with the bank in lane s. The first two rules move that bank to lane 0 and keep the
-/// map a permutation.
+/// Update of the map after the x of a core is exchanged with the bank in lane s. The first two rules move that bank to lane 0 and
+/// keep the map a permutation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LaneRule {

@@ -1,17 +1,18 @@
-//! Runs the reference with the decisions of a kernel, and bounds the distance of the kernel's values from the reference's.
+//! Runs the reference with the decisions of a kernel's router (exchange x with a bank or not, and which bank), and checks that
+//! the kernel's values are close to those of the reference.
 //!
-//! The errors of a kernel that rounds operands can be predicted statistically. So the variance of every element of x is tracked:
-//! rounding an operand n adds at most u² n² / 3, where u is half the spacing of the format at n, relative to n. Sums propagate
-//! errors as if these were independent (W² times the variances), and the gated product propagates them by its derivatives. No
-//! element may deviate by more than eight standard deviations. No row may deviate by more than two standard deviations in root
-//! mean square: the errors of its elements average out. A decision must equal the reference's if the logits differ by more than
-//! six standard deviations of their errors plus the error of f32 arithmetic. If nothing was rounded, variances are 0, and all
-//! values must be equal bit for bit. Tensor cores sum products of E4M3 with an error of about 2^-13 of the largest product, which
-//! is negligible compared to the rounding of E4M3 operands.
+//! A kernel that rounds operands has random errors, so the reference tracks the variance of the error of every element of x (the
+//! vectors of the cores). Rounding an operand n adds at most (u·n)²/3, where u·n is half the spacing of the format at n. Errors
+//! are taken as independent: a product W·x adds the variances, weighted by W²; the gated product weights them by the squares of
+//! its derivatives. No element may deviate by more than eight standard deviations. No row may deviate by more than two standard
+//! deviations in root mean square: the errors of its elements average out. A decision must equal the reference's if the logits
+//! differ by more than six standard deviations of their errors plus the error of f32 arithmetic. If nothing was rounded,
+//! variances are 0, and all values must be equal bit for bit. Tensor cores sum products of E4M3 with an error of about 2^-13 of
+//! the largest product, which is negligible compared to the rounding of E4M3 operands.
 //!
-//! Rows interact only in the final collapse (pooling of the cores and decoding). So in a long stretch the reference follows only
-//! some cores. For all cores, the maps (lane to bank) must follow from the decisions, and banks that no decision selects must be
-//! unchanged. delta is compared with the reference's collapse of the kernel's own x.
+//! Cores interact only at the end, when they are pooled and decoded to delta. So in long runs the reference computes only some
+//! cores. For all cores, the maps (lane to bank) must follow from the decisions, and banks that no decision selects must be
+//! unchanged. delta is compared with the pooling and decoding, by the reference, of the kernel's own x.
 
 use std::sync::OnceLock;
 

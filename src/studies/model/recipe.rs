@@ -94,8 +94,8 @@ pub enum Each {
 pub(super) const MOST_LAYERS: usize = 1024;
 
 impl Each {
-    /// Lists the recipes that replace a recipe with the key `each`. An entry has the suffix of the name, the suffix of the
-    /// description, and the layers to round.
+    /// Expands a recipe with the key `each` into one recipe per layer or group of layers. Returns for each of them the suffix of its
+    /// name, the suffix of its description, and the layers that it rounds.
     fn layers(&self) -> Result<Vec<(String, String, Ranges)>, String> {
         let (Self::Only(text) | Self::But(text)) = self;
         let all = Ranges::parse(text, MOST_LAYERS, "layer", "layers").map_err(|message| format!("each: {message}"))?;

@@ -119,7 +119,7 @@ pub struct Round {
     pub format: String,
 }
 
-/// Computation of the router: form of its logits, and the values that decide.
+/// Computation of the router: how its logits are computed, and whether it compares logits or probabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Router {

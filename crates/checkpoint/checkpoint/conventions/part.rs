@@ -1,4 +1,5 @@
-//! Parts of quantized matrices: their names, and the order of codes in words.
+//! Tensors that together store a quantized matrix (e.g. codes, scales, zero points): their names, and how codes are packed into
+//! 32-bit words.
 
 /// Order of codes in 32-bit words. K is the number of input channels, N the number of output channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
