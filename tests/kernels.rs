@@ -60,6 +60,8 @@ mod moe_fp4;
 mod palette;
 #[path = "kernels/power.rs"]
 mod power;
+#[path = "kernels/prefill.rs"]
+mod prefill;
 #[path = "kernels/quantize.rs"]
 mod quantize;
 #[path = "kernels/ranges.rs"]

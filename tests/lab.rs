@@ -18,8 +18,6 @@ mod language;
 mod layout;
 #[path = "mutants.rs"]
 mod mutants;
-#[path = "prefill.rs"]
-mod prefill;
 #[path = "report.rs"]
 mod report;
 #[path = "resumed.rs"]
