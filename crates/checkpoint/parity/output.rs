@@ -166,7 +166,7 @@ fn page(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -> 
 fn record(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -> Value {
     let finding = |finding: &Finding| {
         json!({
-            "cause": finding.cause.name(),
+            "cause": finding.cause,
             "detail": finding.detail,
             "others": finding.others,
             "place": finding.scope.place,
