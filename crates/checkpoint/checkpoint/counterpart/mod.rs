@@ -83,9 +83,6 @@ pub enum Arrangement {
     Interleaved,
 }
 
-/// Name and shape of a matrix whose source is looked for. In the shape, outputs come before inputs.
-type Wanted<'a> = (&'a str, Vec<usize>);
-
 /// The source of each matrix, or the reason (text for a message) that it has none.
 pub type Found<'s> = Vec<Result<Counterpart<'s>, String>>;
 
@@ -93,16 +90,49 @@ pub type Found<'s> = Vec<Result<Counterpart<'s>, String>>;
 /// also holds the unquantized ones. Both are needed because the mapping of name prefixes and the rows of fused matrices must not
 /// depend on the selection.
 pub fn found<'s>(subjects: &[Subject], all: &[Subject], matrices: &Matrices, sources: &'s Sources<'s>) -> Found<'s> {
-    let wanted = all.iter().map(|subject| (subject.name, subject.reading.shape()));
-    let wanted: Vec<Wanted> = wanted.collect();
+    let places: Vec<(String, Place)> = all.iter().map(|subject| place(subject.name)).collect();
+    let shapes: Vec<Vec<usize>> = all.iter().map(|subject| subject.reading.shape()).collect();
+    // The row counts of all matrices by name: they determine where q, k and v begin in a fused matrix.
     let plain = matrices.iter();
-    let plain = plain.filter_map(|(name, parts)| Some((name.as_str(), parts.codes?.shape)));
-    let rows = wanted.iter().map(|(name, shape)| (*name, &shape[..])).chain(plain);
-    let rows = rows.filter(|(_, shape)| shape.len() == 2);
-    let rows: Vec<(&str, usize)> = rows.map(|(name, shape)| (name, shape[0])).collect();
-    let names = wanted.iter().map(|(name, _)| *name);
-    let mut found: HashMap<&str, _> = names.zip(sources.counterparts(&wanted, &rows)).collect();
-    let of = |subject: &Subject| found.remove(subject.name).unwrap_or_else(|| Err("none".into()));
+    let plain = plain.filter_map(|(name, parts)| Some((place(name), parts.codes?.shape)));
+    let own = places.iter().cloned().zip(shapes.iter().map(Vec::as_slice));
+    let rows = own.chain(plain).filter(|(_, shape)| shape.len() == 2);
+    // The last insertion wins, so insert in reverse: the shape of a quantized matrix must override that of its packed codes.
+    let rows = rows.rev().map(|(place, shape)| (place, shape[0]));
+    let mut search = Search {
+        sources,
+        turned: [false; 2],
+        rows: rows.collect(),
+    };
+    let within = |prefix: &str, at: usize| search.find(prefix, &places[at], &shapes[at]);
+    let held = sources.at.iter();
+    let held = held.flat_map(|(place, all)| all.iter().map(move |held| (place, held.prefix.as_str())));
+    let prefixes = assigned(&places, held, |prefix, at| within(prefix, at).is_some());
+    let found = |search: &Search<'s>, at: usize| -> Result<Counterpart<'s>, String> {
+        let none = || match sources.at.get(&places[at].1).and_then(|all| all.first()) {
+            Some(Held { name, shape, .. }) => format!("'{name}' of shape {shape:?}"),
+            None => "none".into(),
+        };
+        match prefixes.get(&places[at].0) {
+            Some(Ok(prefix)) => search.find(prefix, &places[at], &shapes[at]).ok_or_else(none),
+            Some(Err(pairs)) => Err(format!("prefixes that fit the same number of matrices: {pairs}")),
+            None => Err(none()),
+        }
+    };
+    // A square source matrix has the same shape if it is transposed: assume the orientation that most other source matrices
+    // have.
+    let mut votes = [[0usize; 2]; 2];
+    for counterpart in (0..all.len()).filter_map(|at| found(&search, at).ok()) {
+        for rows in counterpart.matrices.iter().flatten().filter(|rows| !rows.square) {
+            votes[rows.held.rank()][usize::from(rows.turned)] += 1;
+        }
+    }
+    search.turned = votes.map(|[straight, turned]| turned > straight);
+    let numbers: HashMap<&str, usize> = all.iter().map(|subject| subject.name).zip(0..).collect();
+    let of = |subject: &Subject| match numbers.get(subject.name) {
+        Some(at) => found(&search, *at),
+        None => Err("none".into()),
+    };
     subjects.iter().map(of).collect()
 }
 
@@ -136,44 +166,6 @@ impl<'s> Sources<'s> {
             values,
         };
         self.at.entry(place).or_default().push(held);
-    }
-
-    /// Finds the source of each matrix, in the order of `wanted`, or the reason that a matrix has no source. `rows` gives the row
-    /// counts of all matrices of the quantized checkpoint by name: they determine where q, k and v begin in a fused matrix.
-    fn counterparts(&'s self, wanted: &[Wanted], rows: &[(&str, usize)]) -> Found<'s> {
-        // The last insertion wins, so insert in reverse: the shape of a quantized matrix must override that of its packed codes.
-        let known = rows.iter().rev().map(|(name, rows)| (place(name), *rows));
-        let mut search = Search {
-            sources: self,
-            turned: [false; 2],
-            rows: known.collect(),
-        };
-        let places: Vec<(String, Place)> = wanted.iter().map(|(name, _)| place(name)).collect();
-        let within = |prefix: &str, at: usize| search.find(prefix, &places[at], &wanted[at].1);
-        let held = self.at.iter();
-        let held = held.flat_map(|(place, all)| all.iter().map(move |held| (place, held.prefix.as_str())));
-        let prefixes = assigned(&places, held, |prefix, at| within(prefix, at).is_some());
-        let found = |search: &Search<'s>, at: usize| -> Result<Counterpart<'s>, String> {
-            let none = || match self.at.get(&places[at].1).and_then(|all| all.first()) {
-                Some(Held { name, shape, .. }) => format!("'{name}' of shape {shape:?}"),
-                None => "none".into(),
-            };
-            match prefixes.get(&places[at].0) {
-                Some(Ok(prefix)) => search.find(prefix, &places[at], &wanted[at].1).ok_or_else(none),
-                Some(Err(pairs)) => Err(format!("prefixes that fit the same number of matrices: {pairs}")),
-                None => Err(none()),
-            }
-        };
-        // A square source matrix has the same shape if it is transposed: assume the orientation that most other source matrices
-        // have.
-        let mut votes = [[0usize; 2]; 2];
-        for counterpart in (0..wanted.len()).filter_map(|at| found(&search, at).ok()) {
-            for rows in counterpart.matrices.iter().flatten().filter(|rows| !rows.square) {
-                votes[rows.held.rank()][usize::from(rows.turned)] += 1;
-            }
-        }
-        search.turned = votes.map(|[straight, turned]| turned > straight);
-        (0..wanted.len()).map(|at| found(&search, at)).collect()
     }
 
     /// Returns the source tensor with this prefix and this normalised name (`place`); `None` if no tensor or several tensors have
