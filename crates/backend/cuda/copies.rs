@@ -9,14 +9,14 @@ use ulplab_operations::ops::{Buffer, Case, Problem, Scalar};
 
 use super::device::{Argument, Device, Memory};
 use super::matmul::Operands;
-use super::plan::{Launches, Named, Plan, Scratch, Step, Work};
+use super::plan::{Launches, Named, Plan, Scratch, Step, Turn, Work};
 
 /// Device memory for all buffers and scratch of a run, and the launches that use this memory.
 pub(super) struct ProblemCopy {
     pub buffers: Vec<Rc<Memory>>,
     pub scratch: Vec<Rc<Memory>>,
-    pub prepare: Vec<BoundLaunch>,
-    pub launches: Vec<BoundLaunch>,
+    pub prepare: Vec<Turn<LaunchInputs>>,
+    pub launches: Vec<Turn<LaunchInputs>>,
 }
 
 /// Existing device memory, with its contents, that a new copy of a problem uses instead of new memory. The lists have one entry
@@ -32,12 +32,6 @@ impl Reused {
     pub fn buffer(&self, at: usize) -> Option<&Rc<Memory>> {
         self.buffers.get(at)?.as_ref()
     }
-}
-
-/// One launch: the index of its step in the plan, and its arguments.
-pub(super) struct BoundLaunch {
-    pub step: usize,
-    pub on: LaunchInputs,
 }
 
 /// Arguments of a launch.
@@ -83,8 +77,9 @@ impl ProblemCopy {
         let names = Names { case, problem, plan };
         let bound = |launches: &Launches| {
             let turns = launches.turns.iter().map(|turn| {
-                let on = names.on(&set, &launches.steps[turn.step], &turn.arguments)?;
-                Ok(BoundLaunch { step: turn.step, on })
+                let step = turn.step;
+                let arguments = names.on(&set, &launches.steps[step], &turn.arguments)?;
+                Ok(Turn { step, arguments })
             });
             turns.collect::<Result<Vec<_>>>()
         };

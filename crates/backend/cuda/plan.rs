@@ -31,16 +31,16 @@ pub struct Plan {
 pub struct Launches {
     /// The distinct steps.
     pub steps: Vec<Step>,
-    pub turns: Vec<Turn>,
+    pub turns: Vec<Turn<Vec<Named>>>,
 }
 
 /// One launch: a step and its arguments.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Turn {
+pub struct Turn<A> {
     /// Index of the step in [`Launches::steps`].
     pub step: usize,
     /// Arguments of a kernel; or A, B and D of a matrix product, followed by the scales of A and of B, if any.
-    pub arguments: Vec<Named>,
+    pub arguments: A,
 }
 
 impl Launches {

@@ -5,11 +5,11 @@ mod timed;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use super::copies::{BoundLaunch, LaunchInputs, ProblemCopy, Reused};
+use super::copies::{LaunchInputs, ProblemCopy, Reused};
 use super::device::{Device, Function, Memory};
 use super::header::Variant;
 use super::matmul::Matmul;
-use super::plan::{Plan, Step, Work};
+use super::plan::{Plan, Step, Turn, Work};
 use super::session::{Bench, Kernels, Session};
 use ulplab_core::error::{Error, Result};
 use ulplab_operations::ops::checks::{Band, Differing, Repeated, failures};
@@ -70,7 +70,7 @@ impl<'a> Running<'a> {
         for (step, loaded) in self.loaded[1].iter_mut().enumerate() {
             let first = self.set.launches.iter().find(|turn| turn.step == step);
             if let (Loaded::Matmul(matmul), Some(LaunchInputs::Operands(operands))) =
-                (loaded, first.map(|turn| &turn.on))
+                (loaded, first.map(|turn| &turn.arguments))
             {
                 matmul.tune(&self.session.watch, operands)?;
             }
@@ -101,24 +101,24 @@ impl<'a> Running<'a> {
 
     /// Clears scratch where required, and enqueues the launches for which `kept` returns true. Enqueues taps only if `taps` is
     /// true.
-    fn launch_some(&self, set: &ProblemCopy, taps: bool, kept: impl Fn(&BoundLaunch) -> bool) -> Result<()> {
+    fn launch_some(&self, set: &ProblemCopy, taps: bool, kept: impl Fn(&Turn<LaunchInputs>) -> bool) -> Result<()> {
         let scratch = self.plan.scratch.iter().zip(&set.scratch);
         for (scratch, memory) in scratch.filter(|(scratch, _)| scratch.zero) {
             self.device.fill(memory, GUARD, scratch.bytes, 0)?;
         }
         let steps = &self.plan.run.steps;
-        let kept = |turn: &&BoundLaunch| kept(turn) && (taps || !steps[turn.step].tap);
+        let kept = |turn: &&Turn<LaunchInputs>| kept(turn) && (taps || !steps[turn.step].tap);
         let mut turns = set.launches.iter().filter(kept);
         turns.try_for_each(|turn| self.put(steps, &self.loaded[1], turn, taps))
     }
 
     /// Enqueues one launch of the plan.
-    fn put(&self, steps: &[Step], loaded: &[Loaded], turn: &BoundLaunch, taps: bool) -> Result<()> {
+    fn put(&self, steps: &[Step], loaded: &[Loaded], turn: &Turn<LaunchInputs>, taps: bool) -> Result<()> {
         let named = |error: Error| match error {
             Error::Setup(why) => Error::Setup(format!("'{}': {why}", steps[turn.step].name)),
             other => other,
         };
-        let put = match (&steps[turn.step].work, &loaded[turn.step], &turn.on) {
+        let put = match (&steps[turn.step].work, &loaded[turn.step], &turn.arguments) {
             (Work::Kernel { shape, .. }, Loaded::Kernel(function), LaunchInputs::Arguments(arguments)) => {
                 self.device.launch(function, shape, &arguments[usize::from(taps)])
             }

@@ -5,9 +5,10 @@ use std::rc::Rc;
 use safetensors::Dtype;
 
 use super::Running;
-use crate::cuda::copies::{BoundLaunch, ProblemCopy, Reused};
+use crate::cuda::copies::{LaunchInputs, ProblemCopy, Reused};
 use crate::cuda::device::Memory;
 use crate::cuda::folded::PART;
+use crate::cuda::plan::Turn;
 use crate::cuda::time::{Replay, Spread, Times};
 use ulplab_core::error::Result;
 use ulplab_operations::ops::guards::GUARD;
@@ -63,7 +64,7 @@ impl Running<'_> {
     /// Times a graph of many runs, without the launches of the step `left_out`; `None` leaves out no launch.
     fn without(&self, left_out: Option<usize>) -> Result<Option<Spread>> {
         self.launch()?;
-        let kept = |turn: &BoundLaunch| Some(turn.step) != left_out;
+        let kept = |turn: &Turn<LaunchInputs>| Some(turn.step) != left_out;
         let works = [|| self.launch_some(&self.set, false, kept)];
         self.session.watch.replayed(&works)
     }
