@@ -189,14 +189,6 @@ impl Device {
         })
     }
 
-    /// Resets persisting L2 cache lines, so that they can be evicted like all other lines.
-    pub fn reset_persisting_l2(&self) -> Result<()> {
-        // SAFETY: the context is current; the call does not change the contents of memory.
-        cuda("cuCtxResetPersistingL2Cache", unsafe {
-            sys::cuCtxResetPersistingL2Cache().result()
-        })
-    }
-
     /// Copies bytes to the device, and waits for their arrival: a copy from pageable memory may return before its last bytes have
     /// arrived, and other streams would not wait for these bytes.
     pub fn write(&self, memory: &Memory, at: usize, bytes: &[u8]) -> Result<()> {

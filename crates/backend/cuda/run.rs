@@ -184,7 +184,8 @@ impl<'a> Running<'a> {
             return Ok(None);
         };
         let runs = || (0..self.problem.runs).try_for_each(|_| graph.launch(self.device));
-        self.session.watch.once(runs).map(Some)
+        self.device.wait()?;
+        self.session.watch.span(runs).map(Some)
     }
 
     /// Finds device memory to share when the rows of the problem are repeated: returns the memory that already holds `buffer`.
