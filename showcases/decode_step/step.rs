@@ -99,7 +99,7 @@ impl WholeStep {
         let (case, problem) = reading.problem().map_err(Error::Usage)?;
         let device = Device::open()?;
         let session = Session::open(&device)?;
-        let kernels = session.load(&self.source);
+        let kernels = session.load(&self.source, None);
         let outputs = kernels.case(&case, &problem).running(&self.variant)?.outputs()?;
         reading.pass(&outputs, numerics).map_err(Error::Usage)
     }

@@ -72,7 +72,7 @@ fn serve(chosen: &[ChosenVariants], asked: &Receiver<Request>) {
 fn answer(chosen: &[ChosenVariants], calls: &mut impl Iterator<Item = Request>) -> Result<()> {
     let device = Device::open()?;
     let session = Session::open(&device)?;
-    let loaded: Vec<Kernels> = chosen.iter().map(|chosen| session.load(&chosen.source)).collect();
+    let loaded: Vec<Kernels> = chosen.iter().map(|chosen| session.load(&chosen.source, None)).collect();
     for Request(call, answer) in calls {
         let mut both = chosen.iter().zip(&loaded);
         let outputs = match both.find(|(chosen, _)| chosen.source.op == call.op) {

@@ -37,13 +37,8 @@ impl<'d> Session<'d> {
         })
     }
 
-    /// Returns the kernels of a file, which are compiled when they are first used.
-    pub fn load<'s>(&'s self, source: &'s Source) -> Kernels<'s> {
-        self.load_with(source, None)
-    }
-
-    /// Same as [`load`](Self::load), with a planted fault if one is given.
-    pub fn load_with<'s>(&'s self, source: &'s Source, fault: Option<&'s Mutant>) -> Kernels<'s> {
+    /// Returns the kernels of a file, with a planted fault if one is given. They are compiled when they are first used.
+    pub fn load<'s>(&'s self, source: &'s Source, fault: Option<&'s Mutant>) -> Kernels<'s> {
         Kernels {
             session: self,
             source,

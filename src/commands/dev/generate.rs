@@ -161,7 +161,7 @@ fn on_device(device: &Device, folder: &Path, prompt: &[u32], args: &GenerateArgs
     };
     let (case, problem) = generation.problem().map_err(Error::Usage)?;
     let session = Session::open(device)?;
-    let kernels = session.load(&source);
+    let kernels = session.load(&source, None);
     let bench = kernels.case(&case, &problem);
     let (outputs, seconds) = bench.running(variant)?.generated()?;
     let (tokens, _) = outputs.get("tokens").as_chunks();

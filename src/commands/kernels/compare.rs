@@ -58,7 +58,7 @@ pub(super) fn run(args: &CompareArgs) -> Result<Exit> {
     let kernels = [first?, second?];
     let device = Device::open()?;
     let session = Session::open(&device)?;
-    let loaded = [session.load(&kernels[0].source), session.load(&kernels[1].source)];
+    let loaded = [0, 1].map(|at| session.load(&kernels[at].source, None));
     let running = kernels.iter().zip(&loaded).map(|(kernel, loaded)| {
         let variant = kernel.source.named(&kernel.variant)?;
         loaded.case(&kernel.case, &kernel.problem).right(variant)

@@ -60,7 +60,7 @@ pub fn run(args: &ProbeArgs) -> Result<Exit> {
     pattern::check("instruction", &[&args.only], &names)?;
     let device = Device::open()?;
     let session = Session::open(&device)?;
-    let kernels = session.load(&source);
+    let kernels = session.load(&source, None);
     let mut findings = Vec::new();
     for case in &cases {
         let chosen = |variant: &str| selects(&args.only, &[], &name(case, variant));

@@ -220,7 +220,7 @@ impl Variants<'_> {
                 Some((fault, source.variant(cell.kernel().1)?, cases.iter().find(named)?))
             });
             self.session.compile_ahead(source, &works.collect::<Vec<_>>());
-            let kernels = self.session.load_with(source, fault);
+            let kernels = self.session.load(source, fault);
             self.cells.each(&source.op, &here, None, |cell, draw| {
                 let variant = source.variant(cell.kernel().1);
                 let variant = variant.ok_or_else(|| Error::Usage(format!("no variant {}", cell.recipe)))?;

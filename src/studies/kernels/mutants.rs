@@ -184,7 +184,7 @@ impl Variants<'_> {
     /// Runs every variant that has the fault on one case after another, until the checks have noticed the fault in all of these
     /// variants. Returns one result per variant.
     fn results(&self, source: &Source, mutant: &Mutant, op: &dyn Op, cases: &[Prepared]) -> Result<Vec<MutantResult>> {
-        let kernels = self.session.load_with(source, Some(mutant));
+        let kernels = self.session.load(source, Some(mutant));
         let variants = source.header.variants.iter();
         let named = variants.filter(|variant| mutant.is_of(&variant.name) && self.session.runs(variant));
         let result = |variant: &Variant| MutantResult {

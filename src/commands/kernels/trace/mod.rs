@@ -253,7 +253,7 @@ pub fn run(args: &TraceArgs) -> Result<Exit> {
     };
     if let Ok(device) = &device {
         let session = Session::open(device)?;
-        let kernels = session.load(&source);
+        let kernels = session.load(&source, None);
         all.ceilings = Some(session.watch.ceilings()?);
         let bench = kernels.case(&case, &problem);
         for ((variant, _), trace) in planned.iter().zip(&mut all.traces) {
