@@ -59,7 +59,7 @@ impl Rounding {
             let mut here = places.iter().filter(|place| place.info.name == site);
             here.any(|place| rounds.iter().any(|round| round.asked.hadamard && round.covers(place)))
         };
-        for (query, key) in multiplied(config) {
+        for [query, key] in multiplied(config) {
             let message =
                 format_args!("a Hadamard rotation must be on both {query} and {key}, or their products change");
             Mistake::refuse(rotates(query) != rotates(key), "round", message)?;
@@ -322,7 +322,7 @@ impl Numerics<f32> for &Rounding {
 fn places(config: &dyn Config) -> Vec<Place> {
     let tensor = |info: &SiteInfo| info.kind == SiteKind::Tensor;
     let places = config.places().into_iter().filter(|(info, _)| tensor(info));
-    let selecting: Vec<&str> = multiplied(config).map(|(query, _)| query).collect();
+    let selecting: Vec<&str> = multiplied(config).map(|[query, _]| query).collect();
     let place = |(info, layer): (&'static SiteInfo, _)| Place {
         info,
         full: Site::new(layer, info.name).to_string(),
@@ -343,10 +343,14 @@ fn of_site(turned: &[(&'static str, usize)], site: &str) -> usize {
 }
 
 /// Returns the pairs of query and key sites whose products decide a top-k selection.
-fn multiplied(config: &dyn Config) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let sites = config.path().sites.iter();
-    sites.filter_map(|site| match site.decision() {
-        Some(Decision::TopK { query, key, .. }) => Some((query, key)),
+pub fn multiplied(config: &dyn Config) -> impl Iterator<Item = [&'static str; 2]> {
+    config.path().sites.iter().filter_map(selection)
+}
+
+/// Returns the sites of queries and keys of the selection at this site; `None` if no selection is made at the site.
+pub fn selection(site: &SiteInfo) -> Option<[&'static str; 2]> {
+    match site.decision() {
+        Some(Decision::TopK { query, key, .. }) => Some([query, key]),
         _ => None,
-    })
+    }
 }

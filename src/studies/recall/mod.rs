@@ -3,9 +3,7 @@
 mod measure;
 mod show;
 
-use reference::SiteInfo;
 use reference::paths::Config;
-use reference::sites::Decision;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +16,7 @@ use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_recipes, check_sources_and_windows, draw_names, site_names};
 use super::study::{ReadyRecipes, Study, by_window, check_among};
 use crate::backend::recipe::Round;
-use crate::backend::rounding::{Noise, Rounding};
+use crate::backend::rounding::{Noise, Rounding, multiplied, selection};
 use crate::experiment::{Mistake, Source, Window, written_out};
 use crate::report::Show;
 use crate::run::plan::Plan;
@@ -165,8 +163,7 @@ impl Study for RecallStudy {
                     .map_err(|why| wrong(why).within("source", at))?;
             }
         }
-        let mut sites = config.path().sites.iter();
-        let selection = sites.find_map(selection).ok_or_else(|| {
+        let selection = multiplied(config).next().ok_or_else(|| {
             let message = "the model selects no entries of a cache, and a recall is about what is selected";
             Mistake::at("model", message)
         })?;
@@ -200,13 +197,5 @@ impl Study for RecallStudy {
 
     fn null(&self, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
         Ok(Null::new(self, draws, phases, wanted, &self.recipes))
-    }
-}
-
-/// Returns the sites of queries and keys of the selection at this site; `None` if no selection is made at the site.
-fn selection(site: &SiteInfo) -> Option<[&'static str; 2]> {
-    match site.decision() {
-        Some(Decision::TopK { query, key, .. }) => Some([query, key]),
-        _ => None,
     }
 }
