@@ -88,7 +88,7 @@ pub fn run(
         if !dump.order.iter().any(|place| gate.matches(place)) {
             let names = dump.order.iter().map(String::as_str);
             let why = matches_nothing("site of the dump", &gate.pattern, names);
-            return Err(Error::Usage(format!("gate '{gate}': {why}")));
+            return Err(Error::Usage(format!("gate '{}': {why}", gate.text)));
         }
     }
     let measure = |fed: bool| -> Result<Vec<(String, Pair, Vec<usize>)>> {
@@ -112,7 +112,7 @@ pub fn run(
         let bound: Vec<&Gate> = gates.iter().filter(|gate| gate.matches(&place)).collect();
         let failed = bound.iter().filter_map(|gate| {
             let value = gate.metric.measure(&own).unwrap_or(f64::NAN);
-            (!gate.bound.admits(value)).then(|| format!("{} is {value:.4e}, gate {gate}", gate.metric.name))
+            (!gate.bound.admits(value)).then(|| format!("{} is {value:.4e}, gate {}", gate.metric.name, gate.text))
         });
         sites.push(SiteError {
             after: before.replace(place.clone()),

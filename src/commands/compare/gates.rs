@@ -1,6 +1,5 @@
 //! Gates (required bounds of metrics) given on the command line, and the tensors to which they apply.
 
-use std::fmt;
 use std::str::FromStr;
 
 use super::pair_metric;
@@ -14,7 +13,7 @@ use ulplab_core::tensorfile::{Kind, Tensor};
 #[derive(Clone, Debug)]
 pub struct Gate {
     /// The text that the user wrote.
-    text: String,
+    pub text: String,
     /// Pattern of the names of the tensors to which the gate applies.
     pub pattern: String,
     pub metric: &'static Metric,
@@ -25,12 +24,6 @@ impl Gate {
     /// True if the gate's pattern matches the tensor name `name`.
     pub fn matches(&self, name: &str) -> bool {
         matches(&self.pattern, name)
-    }
-}
-
-impl fmt::Display for Gate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
     }
 }
 
@@ -71,7 +64,7 @@ pub(super) fn bind<'g>(gates: &'g [Gate], pairs: &[(Tensor, Tensor)]) -> Result<
         bound.push(chosen);
     }
     match gates.iter().zip(used).find(|(_, used)| !used) {
-        Some((gate, _)) => Err(Error::Usage(format!("gate '{gate}': {}", reason(gate, pairs)))),
+        Some((gate, _)) => Err(Error::Usage(format!("gate '{}': {}", gate.text, reason(gate, pairs)))),
         None => Ok(bound),
     }
 }

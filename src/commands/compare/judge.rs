@@ -169,7 +169,7 @@ impl<'a> Comparison<'a> {
                     Some(value) => format!("{name} is {value:?}"),
                     None => format!("{name} is not defined between {} and {}", want.dtype, got.dtype),
                 };
-                self.failures.push(format!("{found}; gate {gate}"));
+                self.failures.push(format!("{found}; gate {}", gate.text));
             }
             self.gates.push(GateResult { gate, value, pass });
         }

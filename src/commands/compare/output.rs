@@ -198,7 +198,7 @@ pub(super) fn record(comparison: &Comparison) -> Value {
         .iter()
         .map(|(metric, value)| (metric.name.into(), to_json(*value)));
     let gates = comparison.gates.iter().map(
-        |judged| json!({ "gate": judged.gate.to_string(), "value": judged.value.map_or(Value::Null, to_json), "pass": judged.pass }),
+        |judged| json!({ "gate": judged.gate.text, "value": judged.value.map_or(Value::Null, to_json), "pass": judged.pass }),
     );
     let mut record = json!({
         "type": "tensor",
