@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::toolkit::Cubin;
 use ulplab_core::atomic::write_atomic;
+use ulplab_run::run::seal;
 
 /// A folder of cached machine code; `None` caches nothing. The folder may be deleted at any time.
 pub struct Cache(Option<PathBuf>);
@@ -51,12 +52,8 @@ impl Cache {
 
 /// Key of machine code in the cache: a hash of the source, the compiler's options and the compiler's version.
 pub fn key(source: &blake3::Hash, options: &[String], version: (i32, i32)) -> String {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(source.as_bytes());
-    hasher.update(&version.0.to_le_bytes()).update(&version.1.to_le_bytes());
-    for option in options {
-        hasher.update(&(option.len() as u64).to_le_bytes());
-        hasher.update(option.as_bytes());
-    }
-    hasher.finalize().to_hex().to_string()
+    let version = format!("{version:?}");
+    let head = [&source.as_bytes()[..], version.as_bytes()];
+    let parts = head.into_iter().chain(options.iter().map(String::as_bytes));
+    seal::of_parts(parts).to_hex().to_string()
 }
