@@ -16,6 +16,7 @@ use super::digests::Digests;
 use super::mutants::MutantResult;
 use crate::backend::cuda::toolkit::FLAGS;
 use crate::backend::cuda::{Device, Source, Toolkit, Variant};
+use crate::entries::entries;
 use crate::ops;
 use crate::provenance;
 use crate::run::runs::slug;
@@ -119,12 +120,10 @@ impl Attestation {
 
     /// Reads all attestations in a folder that has one folder per device.
     pub fn read_all(folder: &Path) -> Result<Vec<(PathBuf, Self)>> {
-        let entries = std::fs::read_dir(folder).map_err(Error::io(folder, "read"))?;
-        let files = entries.filter_map(|entry| Some(entry.ok()?.path().join(FILE)));
-        let mut files: Vec<PathBuf> = files.filter(|file| file.is_file()).collect();
-        files.sort();
+        let devices = entries(folder, "read")?.into_iter();
+        let files = devices.map(|device| device.join(FILE)).filter(|file| file.is_file());
         let read = |file: PathBuf| Self::read(&file).map(|found| (file, found));
-        files.into_iter().map(read).collect()
+        files.map(read).collect()
     }
 
     pub fn read(file: &Path) -> Result<Self> {
