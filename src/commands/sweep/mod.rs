@@ -44,9 +44,7 @@ pub(super) fn answer(args: &SweepArgs, question: &Question) -> Result<Exit> {
     if let Some(exit) = ready.open(planned)? {
         return Ok(exit);
     }
-    let folder = enter_and_execute(args, &mut prepared)?;
-    // Reads the manifest again: its seconds of work now include those of all processes on the run.
-    let (folder, manifest) = Folder::open(&folder.path)?;
+    let (folder, manifest) = enter_and_execute(args, &mut prepared)?;
     let cells: Vec<&Cell> = prepared.cells.iter().collect();
     let records = gate::records(&folder, &manifest);
     let complete = prepared.ready.check_kept(&folder, &manifest, &cells);
@@ -74,12 +72,12 @@ pub(super) fn answer(args: &SweepArgs, question: &Question) -> Result<Exit> {
 pub fn measure(args: &SweepArgs) -> Result<(Folder, Manifest)> {
     let question = read(args)?;
     let mut prepared = prepare(args, &question)?;
-    let folder = enter_and_execute(args, &mut prepared)?;
-    Folder::open(&folder.path)
+    enter_and_execute(args, &mut prepared)
 }
 
-/// Creates or opens the folder of the run, and measures all unfinished cells of this process.
-fn enter_and_execute(args: &SweepArgs, prepared: &mut Prepared) -> Result<Folder> {
+/// Creates or opens the folder of the run, and measures all unfinished cells of this process. Returns the folder, and the manifest
+/// read again: its seconds of work now include those of all processes on the run.
+fn enter_and_execute(args: &SweepArgs, prepared: &mut Prepared) -> Result<(Folder, Manifest)> {
     let (folder, manifest) = enter(args, prepared)?;
     prepared.manifest = manifest;
     let shared = match &prepared.partition {
@@ -90,7 +88,7 @@ fn enter_and_execute(args: &SweepArgs, prepared: &mut Prepared) -> Result<Folder
         // Writes no session file here: each child process writes its own.
         let bar = progress(args, prepared.cells.len(), 0);
         signal::while_running(|| processes.run(&folder, &prepared.cells, &bar))?;
-        return Ok(folder);
+        return Folder::open(&folder.path);
     }
     let partition = prepared.partition.as_ref().map(ToString::to_string);
     let session = ActiveSession::begin(&folder.sessions(), partition)?;
@@ -98,7 +96,7 @@ fn enter_and_execute(args: &SweepArgs, prepared: &mut Prepared) -> Result<Folder
     let written = session.end(outcome.as_ref().err());
     outcome?;
     written?;
-    Ok(folder)
+    Folder::open(&folder.path)
 }
 
 /// Creates the folder of the run, or opens the folder of a run to resume or to share with other processes. Returns the folder,
