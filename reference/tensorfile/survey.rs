@@ -2,7 +2,6 @@
 //! contradiction between the index and the files.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::Path;
 
 use super::error::counted;
@@ -10,7 +9,8 @@ use super::folder::{INDEX, Shards};
 use super::{Error, Format, Problems, TensorFile};
 
 /// Problem of a folder of shards: a missing or damaged file, or a tensor that is not in the file that the index names.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{subject}': {found}; expected {expected}")]
 pub struct Flaw {
     /// Name of the file or tensor.
     pub subject: String,
@@ -18,17 +18,6 @@ pub struct Flaw {
     pub found: String,
     /// Expected state.
     pub expected: String,
-}
-
-impl fmt::Display for Flaw {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            subject,
-            found,
-            expected,
-        } = self;
-        write!(f, "'{subject}': {found}; expected {expected}")
-    }
 }
 
 /// File name of each tensor, as listed in the index of a folder.

@@ -53,18 +53,15 @@ impl Share {
     pub fn of<T>(self, all: &[T]) -> impl Iterator<Item = &T> {
         all.iter().skip(self.m - 1).step_by(self.n)
     }
-}
 
-impl FromStr for Share {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (m, n) = text.split_once('/').ok_or(())?;
-        let [m, n] = [m, n].map(str::parse);
-        match (m, n) {
-            (Ok(m), Ok(n)) if 1 <= m && m <= n && n <= MOST_SHARES => Ok(Self { m, n }),
-            _ => Err(()),
-        }
+    /// Parses `M/N`; `None` unless 1 ≤ M ≤ N ≤ [`MOST_SHARES`].
+    fn parse(text: &str) -> Option<Self> {
+        let (m, n) = text.split_once('/')?;
+        let share = Self {
+            m: m.parse().ok()?,
+            n: n.parse().ok()?,
+        };
+        (1 <= share.m && share.m <= share.n && share.n <= MOST_SHARES).then_some(share)
     }
 }
 
@@ -82,13 +79,13 @@ impl FromStr for PartitionArg {
         let given = match parts[..] {
             ["slice"] => return Ok(Self::FromEnvironment(Partition::Slice)),
             ["hash"] => return Ok(Self::FromEnvironment(Partition::Hash)),
-            ["slice", share] => share.parse().map(Partition::Slice),
-            ["hash", share] => share.parse().map(Partition::Hash),
-            ["op", op] if !op.is_empty() => Ok(Partition::Op(op.into(), Share::WHOLE)),
-            ["op", op, share] if !op.is_empty() => share.parse().map(|share| Partition::Op(op.into(), share)),
-            _ => Err(()),
+            ["slice", share] => Share::parse(share).map(Partition::Slice),
+            ["hash", share] => Share::parse(share).map(Partition::Hash),
+            ["op", op] if !op.is_empty() => Some(Partition::Op(op.into(), Share::WHOLE)),
+            ["op", op, share] if !op.is_empty() => Share::parse(share).map(|share| Partition::Op(op.into(), share)),
+            _ => None,
         };
-        given.map(Self::Given).map_err(|()| {
+        given.map(Self::Given).ok_or_else(|| {
             format!(
                 "'{text}' is not a partition: expected slice:M/N or hash:M/N with 1 <= M <= N <= {MOST_SHARES}; slice or hash \
                  alone, to take M and N from the scheduler's environment; op:NAME for the cells of an operation; or op:NAME:M/N \

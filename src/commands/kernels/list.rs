@@ -4,10 +4,11 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::backend::cuda::Source;
-use crate::commands::kernels::describe::{JudgementLine, about, describe, judged};
+use crate::commands::kernels::describe::{JudgementLine, about, describe, judgements};
 use crate::json;
 use crate::ops::{self, Case, OPS};
 use crate::report::columns::{fitted, wrapped};
+use crate::studies::kernels::operations::smallest;
 use crate::studies::kernels::power::Power;
 use crate::studies::kernels::{Described, folder, power};
 use ulplab_core::error::{Error, Exit, Result, counted, did_you_mean};
@@ -129,7 +130,7 @@ impl OperationEntry {
                 let cases = op.cases();
                 let outputs = match whole {
                     true => describe(op).map(|described| described.judgements),
-                    false => judged(op, &cases),
+                    false => smallest(op, &cases).map(|samples| judgements(&samples)),
                 };
                 (op.doc().into(), outputs.map_err(Error::Usage)?, cases)
             }

@@ -9,7 +9,7 @@ use safetensors::Dtype;
 use serde::Serialize;
 
 use crate::experiment::Mistake;
-use crate::studies::kernels::operations::{self, Output, OwnOp, Sample, Size, expressions, samples, smallest, type_of};
+use crate::studies::kernels::operations::{self, Output, OwnOp, Sample, Size, expressions, samples, type_of};
 use crate::{json, ops};
 use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::list::{distinct, grouped};
@@ -112,12 +112,6 @@ pub fn describe(op: &dyn Op) -> std::result::Result<Description, String> {
         judgements: judgements(&samples),
         cases,
     })
-}
-
-/// Describes how the outputs of an operation are judged, from the smallest case with each combination of key values. The rules are
-/// those of [`describe`]; reasons that name a size are given for that case alone.
-pub fn judged(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<JudgementLine>, String> {
-    Ok(judgements(&smallest(op, cases)?))
 }
 
 /// Describes an operation that a user defines in an experiment file, with these cases. Does not run the operation's reference
@@ -237,7 +231,7 @@ fn scalars(samples: &[Sample]) -> Vec<ScalarLine> {
     scalars.into_iter().map(line).collect()
 }
 
-fn judgements(samples: &[Sample]) -> Vec<JudgementLine> {
+pub fn judgements(samples: &[Sample]) -> Vec<JudgementLine> {
     let judges = samples.iter().flat_map(|sample| {
         let judges = sample.problem.judges.iter();
         judges.map(move |judge| ((judge.output, judge.how(), &*judge.why), (judge, sample)))

@@ -1,5 +1,7 @@
 //! Inputs and expected outputs of a few small cases of an operation, which serve as examples.
 
+use std::collections::BTreeSet;
+
 use crate::ops;
 use crate::studies::kernels::volume;
 use rayon::prelude::*;
@@ -83,13 +85,8 @@ fn by_size(cases: &[Case]) -> Vec<&Case> {
 
 /// Returns the first case with each combination of key values.
 fn of_keys<'c>(cases: &[&'c Case]) -> Vec<&'c Case> {
-    let mut chosen: Vec<&Case> = Vec::new();
-    for case in cases {
-        if !chosen.iter().any(|other| other.keys == case.keys) {
-            chosen.push(case);
-        }
-    }
-    chosen
+    let mut seen = BTreeSet::new();
+    cases.iter().copied().filter(|case| seen.insert(&case.keys)).collect()
 }
 
 fn problems(op: &dyn Op, cases: Vec<&Case>) -> std::result::Result<Vec<Sample>, String> {
