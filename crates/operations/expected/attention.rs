@@ -1,13 +1,15 @@
-//! Attention, softmax(s·q·kᵀ + mask)·v, with grouped heads, causal masks, sliding windows and sinks, and the log-sum-exp of
-//! each query. Keys and values may be in the pages of a cache. Sequences may have different lengths and may be packed
-//! ([`super::paging`]).
+//! Attention, o = softmax(s·q·kᵀ + mask)·v, for queries q, keys k, values v and a scale s. It supports grouped heads, causal
+//! masks, sliding windows, sinks, and the log-sum-exp of each query as an output. Keys and values may be in the pages of a cache.
+//! Sequences may have different lengths and may be packed ([`super::paging`]).
 //!
 //! Error bound: a score has the error of its sum of products. The relative error of its exponential is this error, plus 4u, plus
-//! 4u per unit of the exponent (u is the unit roundoff). If the weight of a value v is wrong by δ, the output o moves by δ·|v −
-//! o|. The sum of p·v has as many terms as there are keys. If a kernel rounds weights before it multiplies them (`p` names the
-//! type), each weight errs independently by up to half an ulp, h. Such a rounding is uniform within ±h, so its variance is h²/3.
-//! Relative to the squared weight, h² is largest at the lower end of a binade; its average over a binade is half of that. So the
-//! average variance is 1/6 of the largest h². Kernels store weights as `p_scale`·exp(s − max): a weight below half of the
+//! 4u per unit of the exponent (u is the unit roundoff). If the softmax weight p of a value v is wrong by δ, the output o moves
+//! by δ·|v − o|. The sum of p·v has as many terms as there are keys.
+//!
+//! A kernel may round weights to a short type before it multiplies them by values (the argument `p` names the type). Then each
+//! weight errs independently by up to half an ulp, h. Such a rounding is uniform within ±h, so its variance is h²/3. Relative to
+//! the squared weight, h² is largest at the lower end of a binade; its average over a binade is half of that. So the average
+//! variance is 1/6 of the largest h². Kernels store weights as `p_scale`·exp(score − largest score): a weight below half of the
 //! smallest number of the type becomes 0, and its error is the whole weight. Where roundings of weights dominate, the root mean
 //! square and the mean of all errors are also checked ([`super::spread`]). (Blanchard, Higham and Higham, *Accurately computing
 //! the log-sum-exp and softmax functions*, 2021.)
@@ -338,8 +340,8 @@ pub(super) fn score(call: &Call, [q, k]: [&[f64]; 2], [scale, base]: [f64; 2]) -
 }
 
 /// Computes means of values, weighted by the exponentials of scores. `scores` has pairs of a score and its error bound. A kernel
-/// that rounds weights to the type `p` stores them as `p_scale`·exp(s − max). If `p_scale` is `None`, the kernel divides the
-/// weights by their sum before it rounds them.
+/// that rounds weights to the type `p` stores them as `p_scale`·exp(score − largest score). If `p_scale` is `None`, the kernel
+/// divides the weights by their sum before it rounds them.
 pub(super) fn weighted<V: Iterator<Item = f64> + Clone>(
     call: &Call,
     scores: &[(f64, f64)],

@@ -1,10 +1,10 @@
-//! Causal depthwise convolution: y_t = f(bias + Σ_j w_j·x_{t−W+1+j}) for every channel. Earlier inputs come from a state; the
-//! operation also returns the new state, which holds the last S ≥ W − 1 inputs of each channel. A call with one token is a decode
-//! step.
+//! Causal depthwise convolution: y_t = f(bias + Σ_j w_j·x_{t−W+1+j}) for every channel, with W weights w_j. The activation f is
+//! SiLU or the identity. Inputs before the first token come from a state; the operation also returns the new state, which holds
+//! the last S ≥ W − 1 inputs of each channel. A call with one token is a decode step.
 //!
-//! Error bound: the result before SiLU is a sum of W + 1 terms (W products and the bias), which f32 adds in any order. SiLU adds
-//! its own error and propagates the error of the sum ([`super::near`]). If a kernel rounds to the output's type before SiLU
-//! (`cast`), half a spacing is added to the error of the sum. The state is copied without an error.
+//! Error bound: the input of f is a sum of W + 1 terms (W products and the bias), which f32 adds in any order. SiLU adds its own
+//! error and propagates the error of the sum ([`super::near`]). If a kernel rounds to the output's type before SiLU (the argument
+//! `cast`), half a spacing is added to the error of the sum. The state is copied without an error.
 
 use rayon::prelude::*;
 

@@ -1,8 +1,11 @@
-//! One decode step of a KV compressor (DeepSeek-V4). The state of a sequence is a ring of S slots. The kv and the gate of token t
-//! are stored in slot t mod S, the gate with the positional term ape[t mod m] added. If the token is the last of a window of m
-//! tokens, the window is pooled: each channel is the mean over tokens, weighted by the softmax of the gates. The result is
-//! normed, rotated (RoPE at the position of the window's first token) and stored as entry ⌊t/m⌋. With overlap, rows have 2D
-//! channels and S = 2m: an entry pools the first D channels of the previous window and the last D channels of its own.
+//! One decode step of a KV compressor (DeepSeek-V4), which pools each window of m tokens into one entry of the KV cache. The
+//! state of a sequence is a ring of S slots. Token t has vectors kv and gate of D channels. Slot t mod S stores kv, and the gate
+//! plus the positional term ape[t mod m].
+//!
+//! If the token is the last of its window, the window is pooled: each channel of the entry is a mean of kv over the tokens,
+//! weighted by the softmax of the gates. The entry is normed, rotated (RoPE at the position of the window's first token) and
+//! stored as entry ⌊t/m⌋. With overlap, kv and gate have 2D channels and S = 2m: an entry pools the first D channels of the
+//! previous window and the last D channels of its own.
 //!
 //! Error bound: the computation uses numbers that carry their error bound ([`super::near`]) through exponentials, sums over slots
 //! in any order, RMSNorm and RoPE. Values in the ring are copied and must be equal; gates in the ring have the error of one

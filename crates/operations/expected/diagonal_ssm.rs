@@ -1,10 +1,11 @@
-//! Diagonal state-space model (SSM), a scan over the steps of every head: x_t = a ⊙ x_{t−1} + b·u_t, y_t = Σ_n c_n·x_{t,n}.
+//! Diagonal state-space model (SSM). A head has a state x of N numbers, weights a, b and c per number, and an input u per step.
+//! The steps t are scanned: x_t = a ⊙ x_{t−1} + b·u_t, y_t = Σ_n c_n·x_{t,n}.
 //!
-//! Error bound: kernels scan step by step, or by segments with powers of a; terms may cancel. So the error bound comes from a
-//! second scan, with the magnitudes |a|, |b|, |c|, |u|: its states m are sums of the magnitudes of all terms. A step adds an
-//! error of at most 2u·m (u is the unit roundoff), which decays with the state ([`super::near`] tracks it). A sum with powers of
-//! a has one rounding more per step, in the power, so the error is 3u·m. The sum over n adds its own error, and c·b and the
-//! powers add 8u·Σ|c|·m.
+//! Error bound: the terms of a state may cancel, so bounds come from magnitudes. A second scan with |a|, |b|, |c| and |u| gives
+//! m, the sum of the magnitudes of all terms of a state. If a kernel scans step by step, a step adds an error of at most 2u·m (u
+//! is the unit roundoff), which decays with the state ([`super::near`] tracks it). If a kernel scans by segments with powers of
+//! a, the power has one more rounding per step, so the error is 3u·m. The sum over n adds its own error, and c·b and the powers
+//! add 8u·Σ|c|·m.
 
 use rayon::prelude::*;
 use reference::Real;

@@ -1,4 +1,5 @@
-//! Random inputs of an operation: values that the operation allows, with shapes that follow from the sizes of a case.
+//! Random inputs of an operation for a test case (a set of sizes and settings): values that the operation allows, in tensors
+//! whose shapes follow from the sizes.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
@@ -65,8 +66,8 @@ pub struct Draw<'a> {
 }
 
 impl<'a> Draw<'a> {
-    /// Draws all inputs of an operation. `size` returns the case's value of a size. `word` returns the case's value of a word
-    /// argument; for an optional tensor, [`GIVEN`] or [`NONE`].
+    /// Draws all inputs of an operation. `size` looks up a size of the case by its name. `word` looks up a word argument of the
+    /// case by its name; for an optional tensor, `word` returns [`GIVEN`] or [`NONE`].
     ///
     /// # Errors
     /// Returns an error if a tensor would have too many elements, or if the sizes do not fit together.

@@ -3,21 +3,21 @@
 //! When a sum s adds a term t, the rounding error is the remainder of t modulo the spacing q of the numbers around s. So equal
 //! terms have equal rounding errors while s stays within a binade, and a sum of n terms may err by n roundings instead of √n.
 //! [`Places::multiplicity`] estimates M, the number of roundings that are equal. It examines a sample of m = √n terms, at least
-//! 64, for three signs of equal roundings:
+//! 64, for three symptoms of equal roundings:
 //!
 //! * **Equal terms.** If value i occurs c_i times, M = Σc_i²/n: 1 if all terms differ, n if all are equal. Two random terms are
-//!   equal with probability M/n, so a sample of √n terms has about M/2 equal pairs. Terms of opposite sign have opposite
-//!   roundings: c_i is then the difference of the two counts. If roundings are equal within a group of equal terms and
-//!   independent between groups, the variance of their sum is at most M times as large as for independent roundings (Cauchy and
-//!   Schwarz).
-//! * **Terms that differ from the term [`LAG`] indices later by nearly a multiple of q**, which may be 0: ramps, slow curves,
-//!   patterns whose period divides the lag. A pair whose sum is nearly a multiple of q has opposite roundings, so it is
-//!   subtracted from the count.
+//!   equal with probability M/n, so a sample of √n terms has about M/2 equal pairs. The terms t and −t have opposite roundings,
+//!   so c_i is the number of terms with this value minus the number with its negative. If roundings are equal within a group of
+//!   equal terms and independent between groups, the variance of their sum is at most M times as large as for independent
+//!   roundings (Cauchy and Schwarz).
+//! * **A regular distance.** The difference between a term and the term [`LAG`] indices later is nearly a multiple of q (0
+//!   included): ramps, slow curves, patterns whose period divides the lag. If the sum of the two terms is nearly a multiple of q,
+//!   their roundings are opposite, so such a pair is subtracted from the count.
 //! * **Roundings of one sign**: small terms of one sign that the sum absorbs. The mean remainder is more than four standard
 //!   errors from 0.
 //!
-//! For the last two signs, all terms are assumed to be equal: M = n. Terms that are multiples of q are added exactly and are
-//! ignored: products of FP8, FP4 and small integers. Random terms show none of the three signs.
+//! If one of the last two symptoms is found, all roundings are assumed to be equal: M = n. Terms that are multiples of q are
+//! added exactly and are ignored: products of FP8, FP4 and small integers. Random terms show none of the three symptoms.
 
 /// Sums with at most this many terms are not examined: their likely bound, λ√n roundings, exceeds the worst case, n roundings.
 pub const FEW: usize = 64;
@@ -203,7 +203,7 @@ impl Equal {
 
     /// Returns a bound of the sum of errors whose magnitudes are at most `errors`. Errors of equal numbers are assumed to be
     /// equal, and errors of different numbers independent. The bound is the sum of all errors, or λ·√(Σ g²) if that is smaller
-    /// (Hoeffding); g is the sum of the errors of one group.
+    /// (Hoeffding). Here g is the sum of the errors of one group of equal numbers, and λ is [`LAMBDA`](reference::LAMBDA).
     pub fn together(&self, errors: impl Iterator<Item = f64>) -> f64 {
         let (sum, squares) = self.sums(errors);
         f64::min(sum, reference::LAMBDA * squares.sqrt())

@@ -1,17 +1,17 @@
-//! The gated delta rule, token by token: S ← diag(α)·S, d = β·(v − Sᵀk), S ← S + k·dᵀ, o = s·Sᵀq with α = e^g and the scale s
-//! of queries. GDN has one decay per head, KDA one per key channel. The final state is also an output. With one token, this is a
-//! decode step.
+//! The gated delta rule, token by token: S ← diag(α)·S, d = β·(v − Sᵀk), S ← S + k·dᵀ, o = s·Sᵀq. S is the state [K, V] of a
+//! head, α = e^g its decay, and s the scale of queries. GDN has one decay per head, KDA one per key channel. The final state is
+//! also an output. With one token, this is a decode step.
 //!
-//! Error bound of one token, to first order plus one percent. Columns of S are independent. α errs by (4 + 2|g|)·u, where u is
+//! Error bound of one token, to first order plus one percent, for each column of S separately. α errs by (4 + 2|g|)·u, where u is
 //! the unit roundoff. If q and k are normalized, their relative error is half the relative error of their sum of squares, plus
-//! 4u. r = Sᵀk has three errors: the error of the sum; |r|·ρ, where all terms share the relative error ρ; and an independent
-//! error per term. The error of d is |β| times the error of r, plus 3u. The error of S is |k| times the error of d, plus the
-//! error of α·S, plus one rounding. A kernel may compute o from the updated state, as Sᵀq, or from the state before the update,
-//! as (α·S)ᵀq + d·(k·q). The bound covers both: it adds the errors of both sums, and the error of d times k·q.
+//! 4u. The product r = Sᵀk has three errors: the error of the sum; |r|·ρ, where all terms share the relative error ρ; and an
+//! independent error per term. The error of d is |β| times the error of r, plus 3u. The error of S is |k| times the error of d,
+//! plus the error of α·S, plus one rounding. A kernel may compute o from the updated state, as Sᵀq, or from the state before the
+//! update, as (α·S)ᵀq + d·(k·q). The bound covers both: it adds the errors of both sums, and the error of d times k·q.
 //!
-//! The error from earlier tokens is multiplied by diag(α)·(I − β·k·kᵀ), whose norm is at most max α·max(1, |1 − β·|k|²|). So the
-//! length ε of the error vector of a column is at most this norm times its previous length, plus the length that the token adds.
-//! An element of a state errs by at most ε, and an output by |s|·|q|·ε.
+//! The error from earlier tokens is multiplied by diag(α)·(I − β·k·kᵀ), whose norm is at most max α·max(1, |1 − β·|k|²|). Let ε
+//! be the length of the error vector of a column. After a token, ε is at most this norm times the previous ε, plus the error that
+//! the token adds. An element of a state errs by at most ε, and an output by |s|·|q|·ε.
 
 use std::ops::Range;
 

@@ -1,23 +1,26 @@
 //! Checks the mean and the mean square of the errors of many elements. This detects faults that bounds of single elements miss.
 //!
-//! A kernel stores r(v + e): v is the number in f64, e the error of the computation, r the rounding to the stored type. The
-//! bound of an element only ensures |e| ≤ E. The mean of e over n elements has a narrower bound, which is derived here.
+//! A kernel stores r(v + e): v is the number in f64, e the error of the computation, r the rounding to the stored type. The bound
+//! E of an element only ensures |e| ≤ E. The mean of e over many elements has a narrower bound, which is derived here.
 //!
 //! Let t = stored − r(v). If all numbers within E of v round to the same number, t is 0. Otherwise t is 0 or one spacing of the
-//! stored type. The mean of t equals the mean of e, if v is equally likely at any position between two stored numbers. So the
-//! mean of t measures e, even if the type is coarse. The mean has weights w = 1/bound. To detect a gain (all magnitudes too
-//! large) instead of an offset, w is multiplied by the sign of v. A correct kernel satisfies
+//! stored type. The mean of t equals the mean of e if v is equally likely at any position between two stored numbers. So the mean
+//! of t measures e, even if the type is coarse. The mean has weights w = 1/bound. To detect a gain (all magnitudes too large)
+//! instead of an offset, w is multiplied by the sign of v. With the unit roundoff u and the spacing s of the stored type at v, a
+//! correct kernel satisfies
 //!
 //! |Σ w t| ≤ Σ w·8u |v| + √(2 Σ over rows of (Σ w E)²) + 8 √(Σ over positions of (Σ w s)²)
 //!
-//! The first part bounds errors that may have the same direction everywhere: with the unit roundoff u, the errors of two
-//! functions of up to 2 ulp (such as a reciprocal root and a quotient), and 2u |x| if there is an exponential of x
-//! ([`Rows::leaning`](super::Rows)). The second part bounds errors that vary between rows: all elements of a row may share an
-//! error, and rows are independent. The roundings of a sum of n terms add up to about √n·u. E is 8 times this error or, for few
-//! terms, (n + 8) u, which is at least 8 √n·u / √2. The third part bounds the effect of the position of v between two stored
-//! numbers, for elements that may be rounded up or down; s is the spacing there. Numbers with the same digits, and numbers of a
-//! row that differ by less than E, count as one position. Correct kernels exceed the second and third parts once in 10¹³
-//! (Hoeffding: 2 exp(−8² / 2)). Rows of equal numbers count as one row.
+//! * The first part bounds errors that may have the same direction everywhere: errors of two functions of up to 2 ulp, such as a
+//!   reciprocal root and a quotient. If there is an exponential of x, 2u |x| is added to 8u ([`Rows::leaning`](super::Rows)).
+//! * The second part bounds errors that vary between rows: all elements of a row may share an error, and rows are independent.
+//!   The roundings of a sum of n terms add up to about √n·u. E is 8 times this error or, for few terms, (n + 8) u, which is at
+//!   least 8 √n·u / √2.
+//! * The third part bounds the effect of the position of v between two stored numbers, for elements that may be rounded up or
+//!   down. Numbers with the same digits, and numbers of a row that differ by less than E, count as one position.
+//!
+//! Correct kernels exceed the second and third parts once in 10¹³ (Hoeffding: 2 exp(−8² / 2)). Rows of equal numbers count as one
+//! row.
 //!
 //! Mean square: an error that is symmetric, and more often small than large, within ±E has a mean square of at most E² / 3 (Gauss
 //! 1823). The part of an error that rounding does not explain, max(0, |stored − v| − s / 2), is at most |e|. So the mean square

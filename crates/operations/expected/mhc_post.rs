@@ -1,5 +1,5 @@
-//! Post-block of hyper-connections (mHC): X'_k = post_k·y + Σ_j C_jk·X_j mixes the output y of a model block into the N residual
-//! streams. The sum runs over the first index of C.
+//! Post-block of hyper-connections (mHC): mixes the output y of a model block into the N residual streams X_j. The new streams
+//! are X'_k = post_k·y + Σ_j C_jk·X_j, with weights post and C. The sum runs over the first index of C.
 //!
 //! Error bound: a sum of N + 1 products, which f32 adds in any order.
 

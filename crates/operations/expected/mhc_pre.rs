@@ -1,15 +1,16 @@
-//! Pre-block of hyper-connections (mHC): computes from N residual streams the input y of a model block, and the weights post and
-//! comb for mixing the block's output back. With logits l = (fn·x/rms(x))·scale + base: y = Σ_j (σ(l_j) + ε)·X_j, normed; post =
-//! 2σ(l); and comb results from the exponentials of the other logits, a matrix whose rows and columns are normalized in turn
-//! (Sinkhorn).
+//! Pre-block of hyper-connections (mHC): mixes N residual streams X_j into the input y of a model block, and computes the weights
+//! post and comb for mixing the block's output back. All weights come from logits l = (fn·x/rms(x))·scale + base, where x has all
+//! streams of a token together and fn is a matrix. Three groups of logits give three results: y = Σ_j (σ(l_j) + ε)·X_j, normed;
+//! post = 2σ(l); and comb, a matrix of exponentials whose rows and columns are normalized in turn (Sinkhorn).
 //!
 //! Error bound: y and post have the errors of the logits, of the mixture ([`super::streams`]) and of sigmoids. For comb, errors
 //! are not propagated through the normalizations, because the bounds would grow although normalizing does not amplify errors.
 //! Instead, each logit of comb is moved by its error bound, one at a time, and the changes of the result are added up; each of
-//! the 2·iterations normalizations adds 8u (u is the unit roundoff). A kernel may compute the mean square of the mixture from
-//! products of streams X_j·X_k. Each product errs by at most E·|X_j|·|X_k| with E = min(C·u, λ·u·√(2C)) (Cauchy-Schwarz; λ is
-//! [`LAMBDA`]). So y has an additional relative error of E·(Σ_j w_j·|X_j|)²/(2·C·(ms + ε)), where C is the number of channels,
-//! w_j = σ(l_j) + ε, and ms is the mean square of the mixture.
+//! the 2·iterations normalizations adds 8u (u is the unit roundoff).
+//!
+//! A kernel may compute the mean square ms of the mixture from products of streams X_j·X_k. With C channels, each product errs by
+//! at most E·|X_j|·|X_k|, where E = min(C·u, λ·u·√(2C)) (Cauchy-Schwarz; λ is [`LAMBDA`]). So y has an additional relative error
+//! of E·(Σ_j w_j·|X_j|)²/(2·C·(ms + ε)), with w_j = σ(l_j) + ε.
 
 use rayon::prelude::*;
 use reference::ops::hyper_connection::HyperConnection;

@@ -1,12 +1,12 @@
-//! Mixture of experts (MoE): y = Σ_e w_e·W2_e·(SiLU(W1_e·x)·(W3_e·x)) over the experts to which a token is routed
-//! ([`super::routing`]), plus an optional shared expert for all tokens.
+//! Mixture of experts (MoE): y = Σ_e w_e·W2_e·(SiLU(W1_e·x)·(W3_e·x)) over the experts e to which a token x is routed with the
+//! weights w_e ([`super::routing`]), plus an optional shared expert for all tokens.
 //!
-//! Error bound: the computation uses numbers that carry their error bound ([`super::near`]). In the second product, errors of the
-//! inner elements are independent. If the argument `stored` names a type, the kernel rounds these intermediate values to this
-//! type: gate and up, their product, the output of an expert, its weight, the product of output and weight, and the running sum
-//! of outputs. The kernel may multiply by the weight before or after such a rounding, so the rounded number is unknown. So every
-//! rounding except that of gate and up counts as half a spacing at the lower end of a binade. The last sum has k terms, or k + 1
-//! with a shared expert.
+//! Error bound: the computation uses numbers that carry their error bound ([`super::near`]). The product with W2 treats the
+//! errors of its input elements as independent. If the argument `stored` names a type, the kernel rounds these intermediate
+//! values to this type: gate (W1·x) and up (W3·x), their product, the output of an expert, its weight, the product of output and
+//! weight, and the running sum of outputs. A kernel may apply the weight before or after such a rounding, so the number that is
+//! rounded is unknown. So every rounding except that of gate and up counts as half a spacing at the lower end of a binade. The
+//! last sum has k terms, or k + 1 with a shared expert.
 
 use rayon::prelude::*;
 use reference::Real;

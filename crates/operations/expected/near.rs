@@ -89,9 +89,9 @@ pub(super) fn stored(x: Near, dtype: Dtype) -> Near {
     wider(x, half_spacing(dtype, x.value().abs() + x.error()))
 }
 
-/// SiLU, g/(1 + e^−g), with an error bound: the relative error of the exponential, (4 + 2|g|)·u, times the exponential's fraction
-/// of the sum, and 4u for the sum and the quotient. In some libraries, an f32 exponential overflows from 2^127.5 on; if it may
-/// overflow, the bound also admits the result 0.
+/// SiLU, g/(1 + e^−g), with an error bound. The relative error has two parts. The exponential errs by (4 + 2|g|)·u, which counts
+/// in proportion to its share of the sum 1 + e^−g. The sum and the quotient add 4u. In some libraries, an f32 exponential
+/// overflows from 2^127.5 on; if it may overflow, the bound also admits the result 0.
 ///
 /// The error of g itself is multiplied by the slope of SiLU. The second derivative is at most ½, so ¼·error² bounds the
 /// remainder.

@@ -3,10 +3,12 @@
 //! Error bound: a kernel may multiply every element by its scale before it adds, the sum of a block by the product of two scales,
 //! or the whole sum by a scale. Each way rounds at most three times, and the terms of a block may share these roundings. With the
 //! unit roundoff u and terms t, the error is at most 3u·|sum| for roundings after the addition, and at most 3u·Σ|t| for roundings
-//! before it. If roundings of different blocks are independent, the roundings before the addition give an error of λ·3u·√(Σ_b
-//! S_b²) (λ is [`LAMBDA`]). The sum S_b of a block of g terms satisfies S_b² ≤ g·Σ_{t∈b} t² (Cauchy and Schwarz). If M roundings
-//! are equal, the number under the root is multiplied by M/3. If all terms share the same scales, kernels multiply the whole sum
-//! or each term, and not the sums of blocks: then g = 1.
+//! before it.
+//!
+//! Let S_b be the sum of block b, which has g terms: S_b² ≤ g·Σ_{t∈b} t² (Cauchy and Schwarz). If roundings of different blocks
+//! are independent, the roundings before the addition give an error of λ·3u·√(Σ_b S_b²) (λ is [`LAMBDA`]). If M roundings are
+//! equal, Σ_b S_b² is multiplied by M/3. If all terms share the same scales, kernels scale the whole sum or each term, but not
+//! the sums of blocks: then g = 1.
 
 use reference::LAMBDA;
 

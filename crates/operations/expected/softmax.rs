@@ -1,6 +1,7 @@
-//! Softmax of rows, p = e^(s·x − m) / Σ e^(s·x − m), computed on numbers that carry their error bound ([`super::near`]). In the
-//! sum, errors of the exponentials are added up, because they share the error of the scale and of the largest element.
-//! (Blanchard, Higham and Higham, *Accurately computing the log-sum-exp and softmax functions*, 2021.)
+//! Softmax of rows, p = e^(s·x − m) / Σ e^(s·x − m) with scale s and largest element m, computed on numbers that carry their
+//! error bound ([`super::near`]). In the sum, errors of the exponentials are added up, because they share the error of the scale
+//! and of the largest element. (Blanchard, Higham and Higham, *Accurately computing the log-sum-exp and softmax functions*,
+//! 2021.)
 
 use rayon::prelude::*;
 use reference::Real;
@@ -48,8 +49,8 @@ pub(super) const SOFTMAX: Operation = Operation {
 };
 
 /// Bound of the systematic error of a row, in units of roundoff. An exponential errs by up to 2 roundoffs per unit of its
-/// exponent's magnitude. The sum of the exponentials errs by their mean error, at most as much. So the quotient errs by up to 4
-/// times the largest magnitude.
+/// exponent's magnitude. Their sum has at most the relative error of the least accurate exponential. So the quotient errs by up
+/// to 4 times the largest magnitude.
 fn exponents(row: &[f64]) -> f64 {
     let magnitudes = row.iter().filter(|x| **x > 0.0).map(|x| x.ln().abs());
     4.0 * magnitudes.fold(0.0, f64::max)

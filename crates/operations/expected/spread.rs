@@ -1,10 +1,11 @@
 //! Checks the mean and the root mean square of all errors of an output, if independent roundings dominate these errors. Both
 //! statistics have much narrower bounds than a single error.
 //!
-//! Let σ be the standard deviation of the part of an element's error that roundings cause. Let e be the element's error minus the
-//! bound of all errors with other causes. Then the mean of (e/σ)² is near 1. The variance of a rounding varies within a binade
-//! and is at most twice its average. Elements of a row may share a rounding, so a mean over the elements of R rows is treated as
-//! a mean of R independent numbers. The standard deviation of such a number is √2 for (e/σ)², and 1 for e/σ.
+//! For each element, let σ be the standard deviation of its error from roundings. Let e be its error minus the bound of all
+//! errors with other causes. On average, (e/σ)² is near 1; the check allows 2, because the variance of a rounding varies within a
+//! binade and is at most twice its average. Elements of a row may share a rounding, so a mean over the elements of R rows is
+//! treated as a mean of R independent numbers. The standard deviation of such a number is √2 for (e/σ)², and 1 for e/σ; the check
+//! allows λ ([`LAMBDA`]) standard deviations of the mean.
 
 use reference::LAMBDA;
 use safetensors::Dtype;

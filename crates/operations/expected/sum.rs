@@ -124,18 +124,19 @@ impl Terms {
         (self.sum * self.sum + self.squares).max(self.partial).sqrt()
     }
 
-    /// Returns the error bound of a sum of rounded products in any order: the worst-case bound or the likely bound, whichever
-    /// is smaller.
+    /// Returns the error bound of a sum of rounded products in any order: the worst-case bound or the likely bound, whichever is
+    /// smaller.
     ///
-    /// For n terms t, the worst case is n·u·Σ|t| (Higham, *Accuracy and Stability of Numerical Algorithms*, §4.2).
+    /// For n terms t and unit roundoff u, the worst case is n·u·Σ|t| (Higham, *Accuracy and Stability of Numerical Algorithms*,
+    /// §4.2).
     ///
-    /// The likely bound is λ·u·√(n·S·M/6). Each rounding moves a partial sum s by at most h = u·2^⌊log₂|s|⌋. If roundings are
-    /// independent, λ·√(Σh²) with λ = [`LAMBDA`] is exceeded once in 10¹³ sums (Hoeffding; Higham and Mary, *A New Approach to
-    /// Probabilistic Rounding Error Analysis*, 2019). Σh² is at most n·u² times the mean square of the partial sums. This mean
-    /// square is less than (Σt)² + Σt² over all orders of the terms, and `partial` for the given order, or about twice as much if
-    /// parts are summed separately. M is the number of roundings that are equal ([`super::drift`]). A rounding is uniform within ±h, so its
-    /// variance is h²/3. Averaged over a binade, h² is half of (u·s)²: the average variance is (u·s)²/6. S is the larger of
-    /// ⅓·partial and (Σt)² + Σt². M/6 counts as at least 1.
+    /// The likely bound is λ·u·√(n·S·M/6), where λ = [`LAMBDA`], M is the number of roundings that are equal ([`super::drift`];
+    /// M/6 counts as at least 1), and S is the larger of ⅓·`partial` and (Σt)² + Σt². Derivation: each rounding moves a partial
+    /// sum s by at most h = u·2^⌊log₂|s|⌋. If roundings are independent, λ·√(Σh²) is exceeded once in 10¹³ sums (Hoeffding;
+    /// Higham and Mary, *A New Approach to Probabilistic Rounding Error Analysis*, 2019). Σh² is at most n·u² times the mean
+    /// square of the partial sums. Over all orders of the terms, this mean square is less than (Σt)² + Σt². For the given order
+    /// it is `partial`, or about twice as much if parts are summed separately. A rounding is uniform within ±h, so its variance
+    /// is h²/3. Averaged over a binade, h² is half of (u·s)²: the average variance is (u·s)²/6.
     pub fn error(&self) -> f64 {
         let worst = self.count * self.u * self.magnitudes * (1.0 + self.count * self.u);
         let likely = LAMBDA * self.u * (self.independent() * (self.multiplicity / 6.0).max(1.0)).sqrt();
