@@ -49,8 +49,8 @@ pub(super) const SOFTMAX: Operation = Operation {
 };
 
 /// Bound of the systematic error of a row, in units of roundoff. An exponential errs by up to 2 roundoffs per unit of its
-/// exponent's magnitude. Their sum has at most the relative error of the least accurate exponential. So the quotient errs by up
-/// to 4 times the largest magnitude.
+/// exponent's magnitude. The sum of the exponentials has at most the relative error of the least accurate one. So the quotient
+/// errs by up to 4 times the largest magnitude.
 fn exponents(row: &[f64]) -> f64 {
     let magnitudes = row.iter().filter(|x| **x > 0.0).map(|x| x.ln().abs());
     4.0 * magnitudes.fold(0.0, f64::max)

@@ -1,5 +1,5 @@
-//! Batches of a problem's independent rows. Tests run kernels on small batches of chosen rows, and on batches with more elements
-//! than 32 bits can address.
+//! Test batches made from the independent rows of a problem (the inputs and checks of a test). Tests run kernels on small batches
+//! of chosen rows, and on batches with more elements than 32 bits can address.
 
 use std::ops::Range;
 
@@ -205,9 +205,9 @@ impl Problem {
     }
 
     /// Makes a problem with all rows repeated `times` times, one batch after the other, without checks of the outputs. A buffer
-    /// holds the bytes of one repetition, which the caller copies; only index buffers hold all repetitions. Returns `None` if
-    /// rows depend on each other, or if the rows of a buffer are not its first dimension: copies of all its bytes, one after the
-    /// other, would then not be repeated rows.
+    /// holds the bytes of only one repetition, and the caller must copy them `times` times; index buffers already hold all
+    /// repetitions. Returns `None` if rows depend on each other, or if rows are not the first dimension of a buffer: repeating
+    /// all bytes of such a buffer would not repeat its rows.
     pub fn repeated(&self, case: &Case, times: usize) -> Option<(Case, Self)> {
         let (batch, rows) = (self.batch.as_ref()?, self.rows()?);
         let mut blocks = self.buffers.iter().filter_map(|buffer| batch.rows_in(buffer));
@@ -220,9 +220,9 @@ impl Problem {
         Some((case, problem))
     }
 
-    /// Returns how often a test must repeat the rows, to exceed the largest grid dimension, and 2³² elements in each buffer with
-    /// rows. If that takes more than [`MOST_REPEATED`] bytes, 2³¹ elements and 2³² bytes suffice for a buffer. A requirement that
-    /// still takes too much memory is dropped; `None` if all are dropped.
+    /// Returns how often a test must repeat the rows, so that the number of rows exceeds the largest grid dimension, and each
+    /// buffer with rows has more than 2³² elements. If that takes more than [`MOST_REPEATED`] bytes, 2³¹ elements and 2³² bytes
+    /// suffice for a buffer. A requirement that still takes too much memory is dropped; `None` if all are dropped.
     pub fn times_to_large(&self) -> Option<usize> {
         let (batch, rows) = (self.batch.as_ref()?, self.rows()?);
         let of_rows = || self.buffers.iter().filter(|buffer| batch.repeats(buffer).is_some());

@@ -196,8 +196,9 @@ fn random(name: &str, rows: usize, cols: usize, data: &Data) -> Vec<f32> {
     x
 }
 
-/// Returns 7 · 448 (so that the block scale is 7), or 7 times a number that is an E4M3 code or a tie, midway between two codes. A
-/// kernel that multiplies by the rounded 1/7 instead of dividing by 7 misses the tie.
+/// Returns a test value for a block whose scale is 7. The value 7 · 448 sets this scale. All other values are 7 times an E4M3
+/// code, or 7 times a tie (midway between two codes). A kernel that multiplies by the rounded 1/7 instead of dividing by 7 misses
+/// the tie.
 pub(super) fn tie_by_seven(i: usize) -> f32 {
     7.0 * if i.is_multiple_of(16) { 448.0 } else { (i % 32) as f32 }
 }

@@ -1,6 +1,6 @@
-//! One decode step of a KV compressor. The token's kv and gate are stored in the state of its sequence. If the token is the last
-//! of a window of m tokens, the window is pooled, normed and rotated (RoPE, at the position of the window's first token), and the
-//! result is stored as an entry.
+//! One decode step of a KV compressor, which pools each window of m tokens into one entry of the KV cache. The token's vectors kv
+//! and gate are stored in the state of its sequence. If the token is the last of its window, the window is pooled, normed and
+//! rotated (RoPE, at the position of the window's first token), and the result is stored as an entry.
 //!
 //! The definition is [`Pool::push`], then [`rmsnorm`], then [`Rope::apply`]. The state is a ring of S slots: token t is in slot t
 //! mod S, with `ape[t mod m]` added to its gate. With overlap, rows have 2 D channels and S = 2 m: an entry pools the first D

@@ -92,8 +92,8 @@ fn grid(gate: &'static str, sequences: &'static str) -> Grid<'static, [i64; 3]> 
     )
 }
 
-/// Returns, for every head of every sequence, the mean square of the outputs that a random query would give. If the actual query
-/// gives smaller outputs, errors are divided by this number instead: the error of the state may then exceed these outputs.
+/// Returns, for every head of every sequence, the mean square of the outputs that a random query would give. The actual query may
+/// give smaller outputs, even smaller than the allowed error of the state. Errors are then divided by this number instead.
 fn next_reads(step: &Step, states: &[f64], case: &Case) -> Vec<f64> {
     let [heads, keys, values] = case.sizes(["H", "K", "V"]);
     let squares: Vec<f64> = states

@@ -64,8 +64,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         let (row, of_row) = (at / blocks, at % blocks);
         *scale = match (edges, of_row % 3) {
             // The rows up to 255 use one scale code each, 256 different codes together, so that a NaN scale does not hide faults
-            // of other codes. In the next tile of 128 rows, MXFP4 scales are 2 and 4. Kernels can decode codes with one
-            // multiplication only if scales are at most 2.
+            // of other codes. In the next tile of 128 rows, MXFP4 scales are 2 and 4: one is below and one above a limit, because
+            // kernels can decode codes with one multiplication only if scales are at most 2.
             (true, 0 | 2) if row >= 256 && !nvfp4 => 128 + (row % 2) as u8,
             (true, 0 | 2) => row as u8,
             _ if nvfp4 => 0x28 + *scale % 32,

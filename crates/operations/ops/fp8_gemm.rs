@@ -2,9 +2,9 @@
 //! of 128 × 128, as in DeepSeek checkpoints.
 //!
 //! The order of the sums is part of the definition. Tensor cores sum each block of 128 columns, 32 columns per step from the
-//! first to the last. Then `acc = fma(sx · sw, sum, acc)` in f32, from the first block to the last; acc is rounded once if y is
-//! bf16. The result of a row is the same for any B and any position of the row in the batch, so a kernel that follows this order
-//! is batch invariant.
+//! first to the last. Then `acc = fma(sx · sw, sum, acc)` in f32, from the first block to the last, with the scales sx and sw of
+//! the block; acc is rounded once if y is bf16. The result of a row is the same for any B and any position of the row in the
+//! batch, so a kernel that follows this order is batch invariant.
 
 use rayon::prelude::*;
 use safetensors::Dtype;

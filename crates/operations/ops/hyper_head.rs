@@ -1,6 +1,6 @@
-//! Head of a model with hyper-connections: mixes the 4 residual streams into one vector and applies the final RMSNorm.
+//! Head of a model with hyper-connections: mixes the 4 residual streams X_j into one vector h and applies the final RMSNorm to h.
 //!
-//! The definition is [`HyperHead::apply`], then [`rmsnorm`]: h = Σ_j (σ(μ_j · scale + base_j) + ε) X_j, then RMSNorm of h.
+//! The definition is [`HyperHead::apply`], h = Σ_j (σ(μ_j · scale + base_j) + ε) X_j with the logits μ_j, then [`rmsnorm`].
 
 use reference::ops::hyper_connection::HyperHead;
 use reference::ops::rmsnorm::rmsnorm;

@@ -1,8 +1,9 @@
-//! Scores of a lightning indexer over quantized keys. Keys are records in pages of an index cache; each row has a page table.
+//! Scores of a lightning indexer (relevance of each cache entry for a query) over quantized keys. Keys are records in pages of an
+//! index cache; each row of the batch is a query and has a page table.
 //!
-//! score_w = s_w · Σ_h a_h · max(0, q_h · k_w), with a_h = head_weights_h · scale, for entries w that the row may see; −∞ for all
-//! other entries. Key w of a row is in slot w % 64 of the page `table[row, w / 64]`. The definition without rounding is
-//! [`reference::ops::indexer`].
+//! For entries w that the row may see, score_w = s_w · Σ_h a_h · max(0, q_h · k_w) over heads h, with a_h = head_weights_h ·
+//! scale; the score of all other entries is −∞. Key w of a row is in slot w % 64 of the page `table[row, w / 64]`. The definition
+//! without rounding is [`reference::ops::indexer`].
 //!
 //! - `index_fp8`: the query is E4M3, and its scale is part of the head weights. k_w are the codes of the key, and s_w is the
 //!   key's scale.

@@ -1,7 +1,7 @@
 //! Scores of a lightning indexer: the relevance of each compressed entry for each query.
 //!
-//! score_w = Σ_h a_h · max(0, q_h · k_w), with a_h = head_weights_h · scale, for entries w that the row may see; −∞ for all other
-//! entries. The definition is [`reference::ops::indexer`].
+//! For entries w that the row may see, score_w = Σ_h a_h · max(0, q_h · k_w) over heads h, with a_h = head_weights_h · scale; the
+//! score of all other entries is −∞. The definition is [`reference::ops::indexer`].
 
 use rayon::prelude::*;
 use reference::ops::indexer::select;

@@ -1,5 +1,6 @@
-//! Operations that GPU kernels implement, with the cases, inputs, expected outputs and error bounds of each operation. Nothing
-//! here depends on CUDA: `backend::cuda` runs the variants in `kernels/<op>.cu` and returns the bytes of their outputs.
+//! Operations that GPU kernels implement. Each operation has test cases (sets of sizes and settings), with inputs, expected
+//! outputs and error bounds. Nothing here depends on CUDA: `backend::cuda` runs the variants (implementations) in
+//! `kernels/<op>.cu` and returns the bytes of their outputs.
 //!
 //! To add an operation, write a file here with a [`KernelOp`], add a line to [`OPS`], and write `kernels/<op>.cu`. To add a
 //! variant, edit only the `.cu` file.

@@ -6,11 +6,12 @@
 //! same order as in that operation: tensor cores sum 1024 columns at a time (`WGMMA_BF16`), these sums are added in f32, in
 //! ascending order, and then the tensor's scale is multiplied in f32.
 //!
-//! The hidden value between the two products is h = silu(min(g, c)) · clamp(u, −c, c) · w, rounded once to bfloat16. w is the
-//! router's weight, or 1 for the shared expert. Kernels also output h, so that both halves are checked separately: h within the
-//! error bound of f32 arithmetic, and y bit for bit, given the kernel's own h. The experts of a row are added in f32, in
-//! ascending order of expert index and then of slot; the shared expert comes last. A slot with index −1 has no expert: kernels
-//! do not read its weight, and its h is 0. So the bits of y do not depend on B.
+//! The hidden value between the two products is h = silu(min(g, c)) · clamp(u, −c, c) · w, rounded once to bfloat16. g and u are
+//! the products with gate and up weights, c is the clamp limit, and w is the router's weight, or 1 for the shared expert. Kernels
+//! also output h, so that both halves are checked separately: h within the error bound of f32 arithmetic, and y bit for bit,
+//! given the kernel's own h. The experts of a row are added in f32, in ascending order of expert index and then of slot; the
+//! shared expert comes last. A slot with index −1 has no expert: kernels do not read its weight, and its h is 0. So the bits of y
+//! do not depend on B.
 
 use std::sync::Arc;
 

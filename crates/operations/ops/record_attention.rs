@@ -264,8 +264,8 @@ impl Part {
         for slot in nan.chain(edge(4)) {
             rows(record, slot).for_each(|place| bytes[place].fill(0xff));
         }
-        // In cycles of seven rows: for row 2, whose query is zero, set a scale of a key to 2^8, so that the scale overflows if a
-        // kernel multiplies it by 2^120 first; for row 5, put a NaN into the second half of a key only.
+        // Set edge values in cycles of seven rows. Row 2 has a query of zeros: set a scale of a key to 2^8, so that the scale
+        // overflows if a kernel multiplies it by 2^120 first. For row 5, put a NaN into only the second half of a key.
         edge(2)
             .into_iter()
             .for_each(|slot| large_scale(record, slot, &mut bytes));

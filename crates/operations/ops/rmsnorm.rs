@@ -105,11 +105,11 @@ pub(super) fn normed(x: &[f32], case: &Case, data: &Data) -> Result<(Vec<f64>, B
 }
 
 /// Error bound of a result y that is computed in f32, with u = 2^-24. The squares are positive, so the relative error of their
-/// sum is u for each rounding on the way of a square into the sum: at most max(cols/32, 32) additions in a lane, 10 over lanes
-/// and warps, and the rounding of the square itself. The product with 1/cols, 1/cols itself and the sum with ε round once each.
-/// The root halves all these errors. The reciprocal of the root is accurate to 2 ulp, which is 4u, and two products round once
-/// each. A product x·w in the subnormal range errs by half its spacing, 2^-150, and is then multiplied by the reciprocal root, at
-/// most ε^−½; a subnormal result errs by half a spacing again.
+/// sum is at most u times the number of roundings that a square passes through. These are at most max(cols/32, 32) additions in a
+/// lane, 10 over lanes and warps, and the rounding of the square itself. The product with 1/cols, 1/cols itself and the sum with
+/// ε round once each. The root halves all these errors. The reciprocal of the root is accurate to 2 ulp, which is 4u, and two
+/// products round once each. A product x·w in the subnormal range errs by half its spacing, 2^-150, and is then multiplied by the
+/// reciprocal root, at most ε^−½; a subnormal result errs by half a spacing again.
 pub(super) fn error(cols: usize, eps: f32, y: f64) -> f64 {
     units(cols) * UNIT * y.abs() + (f64::from(eps).sqrt().recip() + 1.0) * 2f64.powi(-150)
 }

@@ -1,4 +1,4 @@
-//! Experts of each row with their weights: drawn test inputs in place of a router's output.
+//! Experts of each row and their weights, drawn at random: test inputs in place of a router's output.
 
 use super::{Buffer, Case, Data, Grid, Inputs};
 

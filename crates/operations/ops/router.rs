@@ -6,10 +6,9 @@
 //! −1 is padding: its experts are −1 and its weights 0.
 //!
 //! Scores that differ by less than their errors may be ordered either way. So the test first checks the experts that the kernel
-//! chose. An expert is admissible in a slot if no remaining expert has a score that is larger by more than the sum of both
-//! errors. Experts with equal logits and equal biases tie and must be in the order of their indices. NaN is the largest score; if
-//! an expert with the score NaN is selected, all weights of the row are NaN. Then the weights are checked for the experts that
-//! the kernel chose.
+//! chose, then the weights for these experts. An expert is admissible in a slot if no remaining expert has a score that is larger
+//! by more than the sum of both errors. Experts with equal logits and equal biases tie and must be in the order of their indices.
+//! NaN is the largest score; if an expert with the score NaN is selected, all weights of the row are NaN.
 
 use rayon::prelude::*;
 use reference::ops::router::{Selection, select, sqrt_softplus, weights};

@@ -72,9 +72,10 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-/// Describes how a test can repeat rows; `None` if the rows do not fill whole tiles of every group. A repetition of the rows
-/// appends the same tiles, before the padding. The tiles of a group of columns are stored together for all rows. So repeated rows
-/// are appended tiles only if there is one such group.
+/// Describes how a test can repeat rows; `None` if a repetition would not append whole tiles to the stored layout. Rows must fill
+/// whole tiles (of each group, if rows are grouped). If columns are grouped, there must be only one group that covers all
+/// columns: the layout stores the tiles of a group of columns together for all rows, so repeated rows would lie between the
+/// groups.
 fn batch(groups: &str, [h, w]: [usize; 2], ends: &[usize]) -> Option<Batch> {
     let whole = |rows: &usize| rows.is_multiple_of(128);
     let fits = match groups {

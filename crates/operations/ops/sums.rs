@@ -171,15 +171,16 @@ pub fn e4m3_factors(codes: &[u8]) -> Vec<Factor> {
 /// Error bound of a tensor-core sum whose terms may be spread over the steps in any order. A step adds several terms to the
 /// partial sum.
 ///
-/// A step truncates its n terms and the partial sum: it drops all digits below 2^−a times the largest of these numbers. Then it
-/// drops the digits of its result below 2^−k times the result (a and k: [`Accumulator`]). Let T be the largest term and C the
-/// largest partial sum. A term loses less than U = 2^−a·max(T, C). In the worst case all losses add up to (N + S)·U + S·2^−k·C
-/// for N terms in S steps, where C is Σ|t|.
+/// A step first truncates its terms and the partial sum: it drops all digits below 2^−a times the largest of these numbers. Then
+/// it drops the digits of its result below 2^−k times the result (a and k: [`Accumulator`]). Let T be the largest term t, and C a
+/// bound of the partial sums. Each truncation loses less than U = 2^−a·max(T, C). In the worst case, C is Σ|t|, and the losses of
+/// N terms in S steps add up to (N + S)·U + S·2^−k·C.
 ///
-/// In a random order of the terms, C is probably at most |s| + 3·√Σt², where s is the sum of all terms t. A loss has the sign of
-/// its term and is U/2 on average. So the averages add up to U/2 times the difference between the numbers of positive and of
-/// negative terms. Around this average, each loss has a variance of U²/12; λ standard deviations are added ([`LAMBDA`]). For the
-/// losses of partial sums, the worst case is used. The bound is the smaller of the worst and the likely error.
+/// In a random order of the terms, partial sums are probably at most C = |s| + 3·√Σt², where s is the sum of all terms. The loss
+/// of a term has the sign of the term and is U/2 on average. So the averages add up to U/2 times the difference between the
+/// numbers of positive and of negative terms. Around this average, each loss has a variance of U²/12; λ standard deviations are
+/// added ([`LAMBDA`]). For the losses of partial sums, the worst case is used. The bound is the smaller of the worst and the
+/// likely error.
 fn cut(rule: &Accumulator, terms: &[f64], all: &Terms) -> f64 {
     let largest = terms.iter().fold(0.0, |largest: f64, t| largest.max(t.abs()));
     let some = terms.iter().filter(|t| **t != 0.0);

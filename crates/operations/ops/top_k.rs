@@ -31,8 +31,8 @@ fn cases() -> Vec<Case> {
         .each("edges", &[[120, 3001, 32], [120, 3003, 512]], Grid::edges)
         .each("edges", &[[121, 4100, 1024], [16, 40_002, 2048]], Grid::edges)
         .each("edges", &[[15, 262_144, 512], [65, 1, 32]], Grid::edges)
-        // Kernels split a row into one part per CTA, and keep one maximum per group of scores. In these shapes, the last part of
-        // row 43 ends with a partial vector of three scores, and has more scores than maxima.
+        // Kernels split a row into one part per CTA, and keep only the maximum of each group of scores. In these shapes, the last
+        // part of row 43 ends with an incomplete vector of three scores, and has more scores than group maxima.
         .each("edges", &[[44, 4203, 32], [44, 33_791, 32]], Grid::edges)
         .each("edges", &[[46, 8191, 512], [45, 12_003, 2048]], Grid::edges)
         .each("", &[1, 64].map(|rows| [rows, 8192, 512]), Grid::timed)

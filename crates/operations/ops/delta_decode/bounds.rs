@@ -1,4 +1,4 @@
-//! Error bounds for the f32 arithmetic of one decode token: first-order error terms, enlarged by one percent.
+//! Error bounds for the f32 arithmetic of a decode token of linear attention: first-order error terms, enlarged by one percent.
 
 use rayon::prelude::*;
 use safetensors::Dtype;

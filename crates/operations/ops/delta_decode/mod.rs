@@ -152,7 +152,7 @@ impl Step {
             }
             if !bounded {
                 // β of the last token is 0, so this token only decays its state. Its gate x is large, but softplus(x) still
-                // differs from x by more than the error bound of a decay: a kernel that returns x fails.
+                // differs from x by more than the error bound of a decay: a kernel that computes softplus(x) as x fails.
                 let last = tokens - 1;
                 beta.data[last * values..].fill(-100.0);
                 let gates = gate.data[last * dt_bias.len()..].iter_mut().zip(&dt_bias);

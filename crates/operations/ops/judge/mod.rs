@@ -231,8 +231,8 @@ impl Judge {
     }
 
     /// Requires the root-mean-square error of each group of rows to be at most `bar` times the root mean square of `want` in the
-    /// group. For each group, `added` has the sum of squares of other numbers that kernels may round; it is added to the sum of
-    /// squares of `want`.
+    /// group. Kernels may also round other numbers, such as terms of a sum: `added` has the sum of their squares for each group,
+    /// which is added to the sum of squares of `want`.
     pub fn rms(
         output: &'static str,
         dtype: Dtype,
@@ -252,9 +252,9 @@ impl Judge {
         Self::new(output, dtype, shape, Rule::Rms(rule), why)
     }
 
-    /// Also limits the errors of single rows and elements, and the gain (common scale error) of each group. `of_rows` has a mean
-    /// square for each row: that of an average row at its position. If a row has smaller values, its errors are compared with
-    /// this mean square.
+    /// Also limits the errors of single rows and elements, and the gain (common scale error) of each group. `of_rows` has the
+    /// typical mean square of each row. If the row itself has smaller values, its errors are compared with the typical mean
+    /// square.
     pub fn by_rows(mut self, of_rows: Vec<f64>) -> Self {
         if let Rule::Rms(rms) = &mut self.rule {
             rms.usual = Some(of_rows);

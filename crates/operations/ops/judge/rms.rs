@@ -14,9 +14,9 @@ const ROW: f64 = 2.0;
 /// Allowed error of an element, as a multiple of the allowed RMS error of its group.
 const ELEMENT: f64 = 10.0;
 /// Allowed gain of a group (all numbers too large or too small by a common factor), as a multiple of the group's allowed RMS
-/// error divided by √rows. Rows err independently, but rows of large numbers weigh more. The largest multiple was 1.4 in
-/// emulated kernels that round all operands to bfloat16, and 2.5 for 16,384 states after 17 tokens on a GPU, where few
-/// roundings average out.
+/// error divided by √rows. Rows err independently, but rows of large numbers weigh more, so the multiple exceeds 1. The largest
+/// multiple was 1.4 in emulated kernels that round all operands to bfloat16, and 2.5 for 16,384 states after 17 tokens on a GPU,
+/// where few roundings average out.
 const GAIN: f64 = 4.0;
 /// Minimum RMS by which the errors of a row are divided. In sums of smaller numbers, f32 is less precise, because their terms are
 /// subnormal.
@@ -31,8 +31,8 @@ pub struct Rms {
     /// For each group, the sum of squares of other numbers that kernels may round, such as the terms of a sum. It is added to the
     /// sum of squares of the group's expected values.
     pub added: Vec<f64>,
-    /// For each row, the mean square of an average row at its position. If `Some`, single rows and elements and the gain of each
-    /// group are also checked; the errors of a row are then relative to the larger of this mean square and the row's own.
+    /// Typical mean square of each row. If `Some`, single rows and elements and the gain of each group are also checked; the
+    /// errors of a row are then relative to the typical mean square or the row's own mean square, whichever is larger.
     pub usual: Option<Vec<f64>>,
     /// Largest allowed RMS error of a group, relative to the RMS of its expected values.
     pub bar: f64,
