@@ -1,5 +1,5 @@
-//! GPU kernels for a whole decode step of DeepSeek-V4: the operation and the check of its outputs, the launches of its variants,
-//! and a replacement of the reference model that reads a text with these kernels.
+//! GPU kernels for a whole decode step of DeepSeek-V4: the operation and the check of its outputs, the kernel launches of each
+//! variant (implementation), and a replacement of the reference model that reads a text with these kernels.
 
 #![deny(missing_docs)]
 

@@ -1,5 +1,5 @@
-//! Kernel launches of Swap-FFN. Each core has a row of x: there are B · C rows, for batch size B and C cores. In each event,
-//! cores exchange their rows with memory banks, then J steps of an FFN update the rows.
+//! Kernel launches of Swap-FFN. A token of each of B sequences is expanded to C cores, and each core has a vector x, so x has B ·
+//! C rows. In each event (layer), cores may exchange their rows with memory banks, then J steps of an FFN update the rows.
 
 use ulplab_backend::cuda::Compositions;
 use ulplab_backend::cuda::graph::{Graph, Put, ceil, kernel, product};

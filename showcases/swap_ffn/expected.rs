@@ -1,15 +1,15 @@
-//! A stretch (consecutive events) in the computation of a token by Swap-FFN. A token is expanded to cores, and every core has a
-//! vector x. In each event, a router decides if the core exchanges x with one of four banks of memory. Then x passes through an
-//! FFN that all cores share: x ← W2·(silu(W1·n) ⊙ W3·n) with n = norm(x). The stretch begins with x, or with a token that FiLM
-//! spreads over the cores. It may end with pooling and decoding of the cores.
+//! Expected values of a stretch (consecutive events) in the computation of a token by Swap-FFN. A token is expanded to cores, and
+//! every core has a vector x. In each event, a router decides if the core exchanges x with one of its four memory banks. Then x
+//! passes through an FFN that all cores share: x ← W2·(silu(W1·n) ⊙ W3·n) with n = norm(x). A stretch begins with x, or with a
+//! token that FiLM (a scale and a shift per core) spreads over the cores. It may end with pooling and decoding of the cores.
 //!
 //! Errors: the reference runs on numbers that carry the variance of their error ([`crate::varied`]). If a kernel rounds operands
 //! before it multiplies them (to the type `operands`), the variance of this rounding is added. A kernel's numbers must be within
 //! eight standard deviations of the reference's.
 //!
-//! Decisions (gate and bank) have no error bound. If the errors of the logits leave a decision open, either outcome is allowed,
-//! and all later values depend on the outcome. If the kernel's `decisions` are given, the reference follows each of them that the
-//! errors allow, and otherwise decides itself.
+//! The router's decisions (exchange or not, and which bank) have no error bound. If the errors of its logits leave a decision
+//! open, either outcome is allowed, and all later values depend on the outcome. If the kernel's `decisions` are given, the
+//! reference follows each of them that the errors allow, and otherwise decides itself.
 
 use reference::paths::swap_ffn::{BANKS, Collapse, Config, Ffn, Film, IDENTITY, LaneRule, Model, Router, State};
 use reference::{Choice, Numerics, Real, Site, Tensor as Numbers};

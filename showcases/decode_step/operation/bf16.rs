@@ -1,8 +1,8 @@
-//! Check of steps that use bfloat16 for queries, and for the activations of all products that do not take 8-bit codes
+//! Check of decode steps that use bfloat16 for queries, and for the activations of all products that do not take 8-bit codes
 //! (compressors, index heads, routers, experts, head). Weights are bfloat16; weights of experts are MXFP4, with the shared expert
 //! last. Kernels output the f32 numbers of sites (named tensors of the model) before rounding to bfloat16, so the check knows the
-//! rounded numbers to the bit. [`record_attention`] and [`moe_fp4`] then give the expected outputs of attention and experts for
-//! the kernel's queries, keys and choices.
+//! rounded numbers to the bit. From the kernel's queries, keys and choices, [`record_attention`] and [`moe_fp4`] then compute the
+//! expected outputs of attention and experts.
 //!
 //! In addition, a kernel outputs the experts of each row, the experts' weights, the hidden numbers between the experts' two
 //! products, and the input of the output head.

@@ -1,4 +1,4 @@
-//! Buffers of a model's weights. Tensors of the same kind are joined over all layers into one buffer.
+//! Device buffers of a model's weights. Tensors of the same kind are joined over all layers into one buffer.
 
 use reference::paths::deepseek_v4::{Config, LayerType, RouterType};
 use safetensors::Dtype;

@@ -1,4 +1,5 @@
-//! Test cases: sizes and storage formats of the model, and the positions at which the sequences of the batch begin.
+//! Test cases of the decode step. A case sets the sizes and storage formats of the model, and the positions at which the
+//! sequences of the batch begin.
 
 use super::formats::{Formats, SIXTEEN, WEIGHTS};
 use super::index::INDEX_RECORDS;

@@ -33,7 +33,7 @@ impl KernelValues {
     /// Returns the values that the kernel output at a site (named tensor of the model).
     ///
     /// # Panics
-    /// Panics if the site has no tap.
+    /// Panics if kernels do not output this site: it has no entry in [`TAPS`].
     pub fn tap(&self, site: &str) -> &Kept {
         let number = TAPS.iter().position(|tap| tap.site == site);
         &self.taps[number.expect("the site has a tap")]

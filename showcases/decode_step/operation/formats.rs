@@ -1,4 +1,4 @@
-//! Formats of a decode step: of the KV cache, of weights, and of the inputs of matrix products.
+//! Storage formats of the numbers of a decode step: of the KV cache, of weights, and of the inputs of matrix products.
 
 use super::projections::{ACTIVATIONS, Projection, activations, of_attention};
 use ulplab_operations::ops::blocks::Blocks;

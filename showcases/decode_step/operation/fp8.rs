@@ -1,6 +1,6 @@
-//! Check of steps with 8-bit activations, from the intermediate values that kernels output. Kernels also output the numbers
-//! before quantization, so the expected codes and scales are known to the bit. Products of codes are also known to the bit
-//! ([`fp8_gemm`](ulplab_operations::ops::fp8_gemm)), so the expected values of later numbers have only the errors of the
+//! Check of decode steps with 8-bit activations. The check uses intermediate values that kernels output. Among them are the
+//! numbers before quantization, so the expected codes and scales are known to the bit. Products of codes are also known to the
+//! bit ([`fp8_gemm`](ulplab_operations::ops::fp8_gemm)), so the expected values of later numbers have only the errors of the
 //! operations after the product.
 
 use reference::ops::rmsnorm::rmsnorm;

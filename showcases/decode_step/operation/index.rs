@@ -1,10 +1,11 @@
-//! Index keys, which are stored as records in pages, and index queries, which are quantized to the same code format. The scores
-//! are those of [`index_records`](ulplab_operations::ops::index_records). Tensor cores sum the products by a rule that is known
-//! to the bit, so only the head weights add an error.
+//! Keys and queries of the indexer, which scores the compressed entries that a sparse layer may attend to. Index keys are stored
+//! as records in pages; index queries are quantized to the same code format. The scores are those of
+//! [`index_records`](ulplab_operations::ops::index_records). Tensor cores sum the products by a rule that is known to the bit, so
+//! only the head weights add an error.
 //!
-//! With `index_fp8`, a query is E4M3 with a power of two as the scale of each head, and a key is E4M3 with an f32 scale. With
-//! `index_mxfp4`, a Hadamard matrix rotates keys and queries before they become MXFP4. Keys, like all records, are rounded to
-//! bfloat16 before they are stored; queries are not.
+//! With the format `index_fp8`, a query is E4M3 with a power of two as the scale of each head, and a key is E4M3 with an f32
+//! scale. With `index_mxfp4`, a Hadamard matrix rotates keys and queries before they become MXFP4. Keys, like all records, are
+//! rounded to bfloat16 before they are stored; queries are not.
 
 use std::sync::Arc;
 

@@ -1,9 +1,8 @@
-//! DeepSeek-V4-Flash at its real sizes, with random weights and states. The model does not fit into host memory, so only the
-//! first rows of each buffer are generated, and all other rows repeat these. The experts do not fit into device memory, so there
-//! are experts for [`Source::banks`] layers, which all layers use in turn. The case is timed. The reference model would be too
-//! large, so outputs are only checked for properties such as finite numbers and valid indices. The cases of each operation show
-//! that the kernels are correct at these sizes. The first two layers, which have only a window in the original, have a compressor
-//! here.
+//! Timed case: DeepSeek-V4-Flash at its real sizes, with random weights and states. The model does not fit into host memory, so
+//! only the first rows of each buffer are generated, and all other rows repeat these. The experts do not fit into device memory,
+//! so there are experts for [`Source::banks`] layers, which all layers use in turn. A reference model of this size would be too
+//! large, so outputs are only checked for properties such as finite numbers and valid indices; the smaller cases of each
+//! operation check the numbers. The first two layers, which have only a window in the original, have a compressor here.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,14 +1,14 @@
 //! A whole decode step of DeepSeek-V4. One token of each of B sequences passes through all layers and gives the next token, which
 //! is the input of the next step. A test case has several consecutive steps, called runs.
 //!
-//! The operation is defined by the model path `deepseek_v4` of the reference. All numbers are f32, except that keys may be
-//! stored as KV records, and matrices as bfloat16 or as codes with scales ([`Formats`]); the model's weights are then the
-//! decoded values. The projections of attention may take 8-bit activations; they are then products of codes, whose results are
-//! known to the bit ([`fp8`]). All other products may take bfloat16 ([`bf16`]).
+//! The reference implementation of the model, `deepseek_v4`, defines the operation. All numbers are f32, except that keys may be
+//! stored as KV records, and matrices as bfloat16 or as codes with scales ([`Formats`]); the model's weights are then the decoded
+//! values. The projections of attention may take 8-bit activations; they are then products of codes, whose results are known to
+//! the bit ([`fp8`]). All other products may take bfloat16 ([`bf16`]).
 //!
-//! The reference runs on the kernel's values: at every site (named tensor) of every layer, it continues with the values that the
-//! kernel output, and computes expected values with error bounds for the next site ([`follow`]). So a fault shows at the first
-//! site after it, and errors do not accumulate over layers.
+//! The check runs the reference on the kernel's values: at every site (named tensor) of every layer, the reference continues with
+//! the values that the kernel output, and computes expected values with error bounds for the next site ([`follow`]). So a fault
+//! shows at the first site after it, and errors do not accumulate over layers.
 
 mod bf16;
 mod buffers;

@@ -1,6 +1,6 @@
-//! Caches that hold KV records instead of f32 numbers: the window, and the compressed entries of sparse (CSA) and of heavy (HCA)
-//! layers. Rows of the batch do not share pages. The slot of a vector is its index in the ring buffer of the window, or the index
-//! of the entry.
+//! Caches that hold KV records (vectors as codes with scales) instead of f32 numbers: the window, and the compressed entries of
+//! sparse (CSA) and of heavy (HCA) layers. Rows of the batch do not share pages. The slot of a vector is its index in the ring
+//! buffer of the window, or the index of the entry.
 
 use std::ops::Range;
 use std::sync::Arc;

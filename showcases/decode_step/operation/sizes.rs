@@ -1,4 +1,4 @@
-//! Sizes from which the launches of a decode step are planned.
+//! Sizes of the model and of a test case, from which the launches of a decode step are planned.
 
 use reference::paths::deepseek_v4::{LayerType, RouterType};
 

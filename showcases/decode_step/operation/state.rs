@@ -1,5 +1,5 @@
-//! KV caches of all sequences as kernels store them: ring buffers, and arrays of compressed entries. Layers of the same type
-//! share a buffer.
+//! KV caches of all sequences as kernels store them: ring buffers for the latest tokens, and arrays of compressed entries. Layers
+//! of the same type share a buffer.
 
 use std::sync::Arc;
 

@@ -3,16 +3,19 @@
 //!
 //! A kernel that rounds operands has random errors, so the reference tracks the variance of the error of every element of x (the
 //! vectors of the cores). Rounding an operand n adds at most (u·n)²/3, where u·n is half the spacing of the format at n. Errors
-//! are taken as independent: a product W·x adds the variances, weighted by W²; the gated product weights them by the squares of
+//! are taken as independent. A product W·x adds the variances, weighted by W²; the gated product weights them by the squares of
 //! its derivatives. No element may deviate by more than eight standard deviations. No row may deviate by more than two standard
-//! deviations in root mean square: the errors of its elements average out. A decision must equal the reference's if the logits
-//! differ by more than six standard deviations of their errors plus the error of f32 arithmetic. If nothing was rounded,
-//! variances are 0, and all values must be equal bit for bit. Tensor cores sum products of E4M3 with an error of about 2^-13 of
-//! the largest product, which is negligible compared to the rounding of E4M3 operands.
+//! deviations in root mean square: the errors of its elements average out. If nothing was rounded, variances are 0, and all
+//! values must be equal bit for bit. Tensor cores sum products of E4M3 with an error of about 2^-13 of the largest product, which
+//! is negligible compared to the rounding of E4M3 operands.
 //!
-//! Cores interact only at the end, when they are pooled and decoded to delta. So in long runs the reference computes only some
-//! cores. For all cores, the maps (lane to bank) must follow from the decisions, and banks that no decision selects must be
-//! unchanged. delta is compared with the pooling and decoding, by the reference, of the kernel's own x.
+//! Two logits of the router clearly differ if their difference exceeds six standard deviations of their errors plus the error of
+//! f32 arithmetic. A decision must then equal the reference's.
+//!
+//! Cores interact only at the end, when they are pooled and decoded to delta (the result of the token). So in long runs the
+//! reference computes only some cores. For all cores, the maps (order of a core's banks) must follow from the decisions, and
+//! banks that no decision selects must be unchanged. delta is compared with the pooling and decoding, by the reference, of the
+//! kernel's own x.
 
 use std::sync::OnceLock;
 

@@ -1,7 +1,7 @@
-//! Runs E consecutive events of a token through the cores of Swap-FFN. In an event, a router decides for each core whether the
-//! core exchanges its x for the x stored in one of four memory banks; then J FFN steps follow. The input is x_in (the input of
-//! the token) or x of all cores; the output is delta (the result of the token) or x. The operands of the FFN's products are
-//! rounded to bf16, or to E4M3 with a scale per row; x, the router and all sums are f32; banks are bf16.
+//! Runs E consecutive events of a token through the cores of Swap-FFN. Each core has a vector x. In an event, a router decides
+//! for each core whether the core exchanges its x for the vector in one of its four memory banks; then J FFN steps update x. The
+//! input is x_in (the input of the token) or x of all cores; the output is delta (the result of the token) or x. The operands of
+//! the FFN's products are rounded to bf16, or to E4M3 with a scale per row; x, the router and all sums are f32; banks are bf16.
 //!
 //! The decisions of the router are discrete, so rounding makes any two kernels diverge sooner or later. Therefore the reference
 //! takes the kernel's own decisions, and all other values are compared given these decisions: see [`follow`].

@@ -1,4 +1,4 @@
-//! Compares the outputs of a kernel with a reference that takes the kernel's own decisions.
+//! Compares the outputs of a kernel with those of a reference that takes the router decisions of this kernel.
 
 use rayon::prelude::*;
 use reference::paths::swap_ffn::{BANKS, Collapse, State, decode};
@@ -150,11 +150,12 @@ impl Follower {
         ]
     }
 
-    /// Checks delta against the reference's collapse (pooling of the cores and decoding) of the x that the kernel output.
+    /// Checks delta (the result of the token). The reference computes the collapse (pooling of the cores and decoding) from the x
+    /// that the kernel output.
     ///
-    /// Each of the n roundings of a sum has an error of at most one unit (2^-24), relative to the sum of magnitudes. Together
-    /// they have a variance of n / 3 squared units, which the next sums propagate. silu amplifies the error of its argument by at
-    /// most 1.1, and adds an error of a few units.
+    /// A sum of n terms has n roundings, each with an error of at most one unit (2^-24), relative to the sum of magnitudes.
+    /// Together they have a variance of n / 3 squared units, which the next sums propagate. silu amplifies the error of its
+    /// argument by at most 1.1, and adds an error of a few units.
     fn delta(&self, x: &[f64]) -> Judge {
         let token = &self.token;
         let (cores, width) = (token.config.core_count, token.config.d_model);

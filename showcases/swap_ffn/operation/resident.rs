@@ -1,5 +1,5 @@
-//! Kernel calls that compute a whole token of a Swap-FFN model, one event of a token (the exchange with the memory banks, then
-//! FFN steps), or only the exchange.
+//! Kernel calls that compute a whole token of a Swap-FFN model, one event of a token (cores exchange their vectors with memory
+//! banks, then FFN steps follow), or only the exchange.
 
 use reference::Tensor;
 use reference::paths::swap_ffn::{BANKS, Config, DecisionRule, Model, Router, State};
