@@ -1,5 +1,5 @@
 //! Kernel launches of Swap-FFN. A token of each of B sequences is expanded to C cores, and each core has a vector x, so x has B ·
-//! C rows. In each event (layer), cores may exchange their rows with memory banks, then J steps of an FFN update the rows.
+//! C rows. In each event, cores may exchange their rows with memory banks, then J steps of an FFN update the rows.
 
 use ulplab_backend::cuda::Compositions;
 use ulplab_backend::cuda::graph::{Graph, Put, ceil, kernel, product};

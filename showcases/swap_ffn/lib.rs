@@ -1,6 +1,6 @@
-//! GPU kernels of Swap-FFN, a model whose FFN layers exchange vectors with memory banks: the operation and the checks of its
-//! outputs (also on a user's tensors), the kernel launches of each variant (implementation), and calls that run a part of a
-//! token.
+//! GPU kernels of Swap-FFN, a model whose cores (vectors of a token) are exchanged with memory banks and pass through an FFN: the
+//! operation and the checks of its outputs (also on a user's tensors), the kernel launches of each variant (implementation), and
+//! calls that run a part of a token.
 
 #![deny(missing_docs)]
 

@@ -4,7 +4,7 @@
 //!
 //! If the token is the last of its window, the window is pooled: each channel of the entry is a mean of kv over the tokens,
 //! weighted by the softmax of the gates. The entry is normed, rotated (RoPE at the position of the window's first token) and
-//! stored as entry ⌊t/m⌋. With overlap, kv and gate have 2D channels and S = 2m: an entry pools the first D channels of the
+//! stored as entry ⌊t/m⌋. If windows overlap, kv and gate have 2D channels and S = 2m: an entry pools the first D channels of the
 //! previous window and the last D channels of its own.
 //!
 //! Error bound: the computation uses numbers that carry their error bound ([`super::near`]) through exponentials, sums over slots

@@ -1,10 +1,11 @@
 //! LayerNorm of rows, y = w·(x − mean)·(var + ε)^−½ + b, computed on numbers that carry their error bound ([`super::near`]).
 //!
-//! Let m be the mean and e_m its error. The sum of the n squared differences from m has three errors: the error of a sum, 3u of
-//! each square (u is the unit roundoff), and n·e_m². The linear term in e_m cancels, because Σ(x − m) = 0. A kernel may compute
-//! the variance as the mean of squares minus the square of the mean (`variance`). The variance then has the error of that sum and
-//! additionally 2|m|·e_m + e_m² + 4u·(m² + var), which is large if rows are far from zero. The error of the root follows from the
-//! smallest and the largest possible variance; the smallest is at least 0.
+//! Let m be the mean of a row and e_m its error. The variance is the mean of the n squared differences from m. Their sum has
+//! three errors: the error of a sum, 3u of each square (u is the unit roundoff), and n·e_m². The linear term in e_m cancels,
+//! because Σ(x − m) = 0. A kernel may compute the variance as the mean of squares minus the square of the mean (the argument
+//! `variance`). The variance then has the error of the sum of squares and additionally 2|m|·e_m + e_m² + 4u·(m² + var), which is
+//! large if rows are far from zero. The error of the root follows from the smallest and the largest possible variance; the
+//! smallest is at least 0.
 
 use rayon::prelude::*;
 

@@ -205,9 +205,9 @@ impl Problem {
     }
 
     /// Makes a problem with all rows repeated `times` times, one batch after the other, without checks of the outputs. A buffer
-    /// holds the bytes of only one repetition, and the caller must copy them `times` times; index buffers already hold all
-    /// repetitions. Returns `None` if rows depend on each other, or if rows are not the first dimension of a buffer: repeating
-    /// all bytes of such a buffer would not repeat its rows.
+    /// holds the bytes of only one repetition, which the caller copies for all others; only index buffers hold all repetitions.
+    /// Returns `None` if rows depend on each other, or if rows are not the first dimension of a buffer: repeating all bytes of
+    /// such a buffer would not repeat its rows.
     pub fn repeated(&self, case: &Case, times: usize) -> Option<(Case, Self)> {
         let (batch, rows) = (self.batch.as_ref()?, self.rows()?);
         let mut blocks = self.buffers.iter().filter_map(|buffer| batch.rows_in(buffer));

@@ -2,12 +2,13 @@
 //! and gate are stored in the state of its sequence. If the token is the last of its window, the window is pooled, normed and
 //! rotated (RoPE, at the position of the window's first token), and the result is stored as an entry.
 //!
-//! The definition is [`Pool::push`], then [`rmsnorm`], then [`Rope::apply`]. The state is a ring of S slots: token t is in slot t
-//! mod S, with `ape[t mod m]` added to its gate. With overlap, rows have 2 D channels and S = 2 m: an entry pools the first D
-//! channels of the previous window and the last D channels of its own window.
+//! The definition is [`Pool::push`], then [`rmsnorm`], then [`Rope::apply`]. An entry has D channels. The state is a ring of S
+//! slots: token t is in slot t mod S, with `ape[t mod m]` added to its gate. If windows overlap, kv and gate have 2 D channels
+//! and S = 2 m: an entry pools the first D channels of the previous window and the last D channels of its own window.
 //!
-//! Kernels also output the three stages of an entry. A test computes the expected values of a stage from the previous stage as
-//! the kernel wrote it. So only the stage with the fault fails, and error bounds do not add up over stages.
+//! Kernels also output the three stages of an entry (pooled, normed, rotated). A test computes the expected values of a stage
+//! from the previous stage as the kernel wrote it. So only the stage with the fault fails, and error bounds do not add up over
+//! stages.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! Handover of states from prefill to decode. Prefill processes packed sequences by GDN or KDA. Then a decode step processes one
-//! more token of each sequence: it reads and updates the states that prefill wrote.
+//! Handover of states from prefill to decode in linear attention with the delta rule (GDN and KDA). Prefill processes packed
+//! sequences. Then a decode step processes one more token of each sequence: it reads and updates the states that prefill wrote.
 //!
 //! Inputs and definitions are the same as in `delta_prefill` (initial states in [K, V], expected final states in [V, K]) and in
 //! `delta_decode`. A variant (kernel implementation) may choose where and in which layout prefill stores the states for decode.

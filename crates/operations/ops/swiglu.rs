@@ -1,4 +1,5 @@
-//! SwiGLU of rows [g, u]: silu(min(g, c)) · clamp(u, −c, c), computed in f32 and rounded once to the input's type.
+//! SwiGLU of rows [g, u] with the clamp limit c: silu(min(g, c)) · clamp(u, −c, c), computed in f32 and rounded once to the
+//! input's type.
 
 use rayon::prelude::*;
 use reference::ops::experts::swiglu;

@@ -1,8 +1,9 @@
 //! Timed case: DeepSeek-V4-Flash at its real sizes, with random weights and states. The model does not fit into host memory, so
 //! only the first rows of each buffer are generated, and all other rows repeat these. The experts do not fit into device memory,
 //! so there are experts for [`Source::banks`] layers, which all layers use in turn. A reference model of this size would be too
-//! large, so outputs are only checked for properties such as finite numbers and valid indices; the smaller cases of each
-//! operation check the numbers. The first two layers, which have only a window in the original, have a compressor here.
+//! large, so outputs are only checked for properties such as finite numbers and valid indices. That kernels are correct at these
+//! sizes is shown by the cases of the single operations. The first two layers, which have only a window in the original, have a
+//! compressor here.
 
 use std::collections::{BTreeMap, BTreeSet};
 

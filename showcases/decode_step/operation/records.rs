@@ -1,4 +1,4 @@
-//! Caches that hold KV records (vectors as codes with scales) instead of f32 numbers: the window, and the compressed entries of
+//! Caches that hold KV records (vectors encoded as bytes) instead of f32 numbers: the window, and the compressed entries of
 //! sparse (CSA) and of heavy (HCA) layers. Rows of the batch do not share pages. The slot of a vector is its index in the ring
 //! buffer of the window, or the index of the entry.
 

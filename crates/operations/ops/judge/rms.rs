@@ -14,9 +14,9 @@ const ROW: f64 = 2.0;
 /// Allowed error of an element, as a multiple of the allowed RMS error of its group.
 const ELEMENT: f64 = 10.0;
 /// Allowed gain of a group (all numbers too large or too small by a common factor), as a multiple of the group's allowed RMS
-/// error divided by √rows. Rows err independently, but rows of large numbers weigh more, so the multiple exceeds 1. The largest
-/// multiple was 1.4 in emulated kernels that round all operands to bfloat16, and 2.5 for 16,384 states after 17 tokens on a GPU,
-/// where few roundings average out.
+/// error divided by √rows. Rows err independently, but rows of large numbers weigh more, so the multiple may exceed 1. The
+/// largest multiple was 1.4 in emulated kernels that round all operands to bfloat16, and 2.5 for 16,384 states after 17 tokens on
+/// a GPU, where few roundings average out.
 const GAIN: f64 = 4.0;
 /// Minimum RMS by which the errors of a row are divided. In sums of smaller numbers, f32 is less precise, because their terms are
 /// subnormal.
