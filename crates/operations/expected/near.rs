@@ -1,4 +1,4 @@
-//! Numbers with an error bound, for computations with any unit roundoff u that may add the terms of a sum in any order.
+//! Numbers with an error bound, for computations with any unit roundoff u. Computations may add the terms of a sum in any order.
 //!
 //! An operation on these numbers propagates the bounds of its operands to first order, and adds its own rounding error
 //! ([`reference::errors`]). A first-order bound exists even for sums in a short type such as bf16, whose error may be as large as

@@ -1,4 +1,5 @@
-//! RMSNorm, y = w·x·(mean(x²) + ε)^−½: plain, zero-centred (1 + w), or gated.
+//! RMSNorm, y = w·x·(mean(x²) + ε)^−½: plain, zero-centred (the weight is 1 + w), or gated (the result is multiplied by SiLU of a
+//! gate).
 //!
 //! Error bound: the computation uses numbers that carry their error bound ([`super::near`]). With `cast = "before_weight"` (Llama
 //! and Qwen in transformers), the normalized row is rounded to the output's type before it is multiplied by the weight.

@@ -2,8 +2,8 @@
 //! sink: s_j = scale·q·k_j, p_j = e^{s_j}/(Σ e^{s_j'} + e^{sink}), o = Σ p_j·k_j. A vector is both key and value, and all heads
 //! share it. Each head has a sink, an unscaled logit without a value.
 //!
-//! Error bound: the same as for attention ([`super::attention`]). A kernel may divide weights by their sum before it rounds
-//! them (`p`).
+//! Error bound: the same as for attention ([`super::attention`]). A kernel that rounds weights to a short type (`p`) may divide
+//! them by their sum before.
 
 use rayon::prelude::*;
 

@@ -58,8 +58,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-/// Number of prefill decays whose errors together exceed the error of one decode gate. The decode gate is A · softplus(x) or 5 ·
-/// σ(A x) with A ≤ 16. Each of its about ten operations errs by at most 2 units of a number up to 16.
+/// Number of prefill decays whose errors together exceed the error of one decode gate. With the raw gate x, the decode gate is A
+/// · softplus(x) or 5 · σ(A x), where A ≤ 16. Each of its about ten operations errs by at most 2 units of a number up to 16.
 const GATE: usize = 32;
 
 const WHY_READ: &str = "products in bf16: a root-mean-square error of the state of 1e-2, relative to what this query or \

@@ -78,9 +78,9 @@ fn batch(case: &Case) -> Batch {
 
 /// Error bounds for f32 arithmetic: of every element of o, and of the columns `[N, HV, V]` of the final states.
 ///
-/// A step multiplies a column s of the state by exp(g) ≤ 1 and by 1 − β k kᵀ, and adds β v k. Neither factor makes a vector
-/// longer, so existing errors do not grow. The code tracks a bound m ≥ |s|. In each step, the sums of K products (of the step and
-/// of the two norms) and a few single operations err by at most (3 K + 40) units of m + |v|.
+/// A step (one token) multiplies a column s of the state by the decay exp(g) ≤ 1 and by 1 − β k kᵀ, and adds β v k. Neither
+/// factor makes a vector longer, so existing errors do not grow. The code tracks a bound m ≥ |s|. In each step, the sums of K
+/// products (of the step and of the norms of q and k) and a few single operations err by at most (3 K + 40) units of m + |v|.
 fn bounds(prefill: &Prefill, case: &Case) -> [Vec<f64>; 2] {
     let [n, heads, k, v, decays] = case.sizes(["N", "HV", "K", "V", "G"]);
     let vk = case.dim("in_vk") == 1;

@@ -88,10 +88,10 @@ const WHY: &str = "f32 arithmetic: let m be the sum of the magnitudes of a state
 /// Absolute error of a step whose result is subnormal in f32. Such a result has no relative error bound.
 const LEAST: f64 = 1.0 / (1u128 << 126) as f64 / (1 << 20) as f64;
 
-/// Error bound of y, `[H, S]`. Let m be the sum of the magnitudes of a state's terms: m ← |a| m + |b u|. Every step adds an error
-/// of at most 3 units of m, in the recurrence as well as in a sum with powers of a. These errors decay like the state. The sum y
-/// = Σ_n c_n·x_n has additional errors: one unit for each of its N products, and a few units for the product c b and for the
-/// powers.
+/// Error bound of y, `[H, S]`, for the states x ← a x + b u. Let m be the sum of the magnitudes of a state's terms: m ← |a| m +
+/// |b u|. Every step adds an error of at most 3 units of m, in the recurrence as well as in a sum with powers of a. These errors
+/// decay like the state. The sum y = Σ_n c_n·x_n has additional errors: one unit for each of its N products, and a few units for
+/// the product c b and for the powers.
 fn bounds(ssm: &DiagonalSsm<f64>, u: &Tensor<f64>) -> Vec<f64> {
     let (heads, steps, states) = (u.rows(), u.cols(), ssm.a.cols());
     let mut bounds = vec![0.0; heads * steps];

@@ -1,4 +1,4 @@
-//! Builder for lists of cases, with one line per case or per list of shapes.
+//! Builder for lists of test cases. Each line of a list adds one case, or one case for each of several shapes.
 
 use super::{Case, Inputs};
 

@@ -1,4 +1,4 @@
-//! Parameters that a user's case may set.
+//! Parameters of an operation that a user's test case may set: sizes, named settings, numbers and input tensors.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};

@@ -331,8 +331,8 @@ pub struct Head {
     pub want: Vec<f64>,
     /// Error bounds, one per channel.
     pub bounds: Vec<f64>,
-    /// Σ (p·k)² over keys and channels: p is the softmax probability of a key, and k is its vector, which is also the value. The
-    /// mean square error grows with this sum if a kernel rounds p before it multiplies p by the value.
+    /// Σ (p·k)² over keys and channels, where p is the softmax probability of a key and k is its vector, which is also the value.
+    /// If a kernel rounds p before it multiplies p by the value, its mean square error grows with this sum.
     energy: f64,
 }
 

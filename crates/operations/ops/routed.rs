@@ -9,8 +9,8 @@ pub(super) struct Routed {
     pub experts: Vec<i32>,
     /// Weights `[B, K]`; NaN for slots without an expert.
     pub weights: Vec<f32>,
-    /// For each expert, the slots of all rows that have it, in ascending order; the shared expert comes last. A row has K slots,
-    /// and slot K for the shared expert; a slot is stored as the number row · (K + 1) + slot.
+    /// For each expert, the slots that are routed to it, in ascending order; the shared expert comes last. A row has slots 0 to K
+    /// − 1 for its routed experts, and slot K for the shared expert. A slot is stored as the number row · (K + 1) + slot.
     pub places: Vec<Vec<usize>>,
 }
 

@@ -1,4 +1,5 @@
-//! Variants of the decode step in which each operation has its own launch, of the simplest kernel of the operation.
+//! Variants (implementations) of the decode step with a separate launch for each operation. Each launch uses the simplest kernel
+//! of the operation.
 
 use std::fmt::Display;
 

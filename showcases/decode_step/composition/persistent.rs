@@ -1,4 +1,4 @@
-//! Persistent variant: for each sequence, a cluster of thread blocks runs all layers.
+//! Persistent variant of the decode step: in a single launch, a cluster of thread blocks runs all layers of a sequence.
 
 use super::end;
 use ulplab_backend::cuda::graph::{Graph, kernel};

@@ -1,5 +1,5 @@
-//! Variants of the decode step with the fastest kernels, some of which fuse several operations. The projections of attention take
-//! E4M3 codes, all other matrix products take bfloat16.
+//! Variants (implementations) of the decode step with the fastest kernels, some of which fuse several operations. The projections
+//! of attention take E4M3 codes, all other matrix products take bfloat16.
 
 use std::fmt::Display;
 

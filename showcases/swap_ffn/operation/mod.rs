@@ -291,9 +291,9 @@ impl Token {
         token
     }
 
-    /// Replaces the inputs so that every map (lane to bank) occurs with every decision. The first five elements of a row become
-    /// its logits: a gate logit of 0 or less closes the gate, and the bank with the largest logit (the first of equal ones) is
-    /// selected. The other elements include ties of bf16, subnormals and zeros of both signs.
+    /// Replaces the inputs so that every map (order of a core's banks) occurs with every decision of the router. The first five
+    /// elements of a row become its logits: a gate logit of 0 or less means no exchange, and the bank with the largest logit (the
+    /// first of equal ones) is selected. The other elements include ties of bf16, subnormals and zeros of both signs.
     fn edges(&mut self) {
         let identity = |rows: usize, cols: usize| {
             let mut matrix = Tensor::full([rows, cols], 0.0);

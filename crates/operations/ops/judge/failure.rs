@@ -1,4 +1,4 @@
-//! Descriptions of wrong elements.
+//! Describes the wrong elements of an output in the message of a failed check.
 
 use rayon::prelude::*;
 
