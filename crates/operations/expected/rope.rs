@@ -1,5 +1,5 @@
-//! Rotary position embedding (RoPE) of the first channels of every head with given cosines and sines: y₁ = x₁·c − x₂·s, y₂ =
-//! x₂·c + x₁·s. With R rotated channels, x₁ and x₂ are R/2 channels apart (NeoX, transformers) or adjacent (GPT-J). Cosines and
+//! Rotary position embedding (RoPE) of the first R channels of every head with given cosines c and sines s: y₁ = x₁·c − x₂·s, y₂
+//! = x₂·c + x₁·s. The channels x₁ and x₂ of a pair are R/2 channels apart (NeoX, transformers) or adjacent (GPT-J). Cosines and
 //! sines have one column per pair, or one column per channel.
 //!
 //! Error bound: two products and a sum, computed on numbers that carry their error bound ([`super::near`]).

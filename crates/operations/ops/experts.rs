@@ -3,8 +3,8 @@
 //!
 //! An expert computes W₂ (silu(g) · u · w). g and u are the halves of W₁₃ x; g is clamped from above, u from both sides. w is the
 //! router's weight, applied before W₂. The results of a row's experts are added in ascending order of expert index, then the
-//! shared expert, which has no weight: [`Experts::apply`]. A slot with index −1 has no expert, and kernels do not read its
-//! weight.
+//! shared expert, which has no weight: [`Experts::apply`]. A row has a slot for each chosen expert. A slot with index −1 has no
+//! expert, and kernels do not read its weight.
 //!
 //! Numbers between the two products stay f32, even if the matrices are bf16; only y is rounded. Matrices may be stored in another
 //! format than x: bfloat16, FP8 codes with a scale per 64 columns, or (routed experts only) MXFP4 or NVFP4. Kernels decode the

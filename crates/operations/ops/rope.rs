@@ -1,4 +1,5 @@
-//! Rotary position embedding (RoPE) and its inverse: rotates interleaved pairs of the last R channels of every head, in place.
+//! Rotary position embedding (RoPE) and its inverse: rotates interleaved pairs of the last R of the D channels of every head, in
+//! place.
 //!
 //! Pair i consists of the channels (D−R+2i, D−R+2i+1). The cosines and sines of every token are inputs, so any positions can be
 //! tested. The arithmetic is f32: two products and their sum, rounded again if the result is stored as bf16. A compiler may fuse
