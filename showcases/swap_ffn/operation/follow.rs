@@ -9,8 +9,8 @@
 //! values must be equal bit for bit. Tensor cores sum products of E4M3 with an error of about 2^-13 of the largest product, which
 //! is negligible compared to the rounding of E4M3 operands.
 //!
-//! Two logits of the router clearly differ if their difference exceeds six standard deviations of their errors plus the error of
-//! f32 arithmetic. A decision must then equal the reference's.
+//! A decision must equal the reference's if it is clear: the difference of the logits (for the gate, between its logit and 0)
+//! exceeds six standard deviations of their errors plus the error of f32 arithmetic.
 //!
 //! Cores interact only at the end, when they are pooled and decoded to delta (the result of the token). So in long runs the
 //! reference computes only some cores. For all cores, the maps (order of a core's banks) must follow from the decisions, and
