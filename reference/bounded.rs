@@ -1,16 +1,19 @@
 //! Bound of the error of a computation in f32, by the running error analysis of Wilkinson (Higham, *Accuracy and Stability of
-//! Numerical Algorithms*, §3.3). Each operation propagates the error bounds of its operands to all orders, and adds the bound
-//! of its own rounding ([`crate::errors`]).
+//! Numerical Algorithms*, §3.3). Each operation propagates the error bounds of its operands, including products of errors, and
+//! adds the bound of its own rounding ([`crate::errors`]).
 //!
-//! For a sum s of n terms t and the unit roundoff u ([`U`]), the rounding bound is the smaller of two bounds. (n − 1)·u·Σ|t|
-//! holds for any order of additions: one by one, in lanes, in a tree, or fused. λ·u·√(n·(s² + Σt²)) holds with high probability
-//! ([`LAMBDA`]): it is the bound of Higham and Mary (*A New Approach to Probabilistic Rounding Error Analysis*, 2019), where s² +
-//! Σt² is more than the mean square of the partial sums over all orders. The probabilistic bound applies to each sum separately.
-//! The error bounds of the terms are added, since the errors of the terms may be correlated.
+//! For a sum s of n terms t, with the unit roundoff u ([`U`]), the rounding bound is the smaller of two bounds:
+//! * (n − 1)·u·Σ|t| holds for any order of additions: one by one, in SIMD lanes, in a tree, or fused;
+//! * λ·u·√(n·(s² + Σt²)) holds with high probability (λ is [`LAMBDA`]). It follows from the bound of Higham and Mary (*A New
+//!   Approach to Probabilistic Rounding Error Analysis*, 2019): s² + Σt² is more than the mean square of the partial sums, taken
+//!   over all orders of the additions.
 //!
-//! The bound of every result includes one subnormal step, since results below the normal range of f32 are rounded to such
-//! steps; kernels are assumed to keep subnormal numbers. If an error cannot be bounded (a quotient whose divisor may be 0), its
-//! bound is infinite or NaN: callers that judge a kernel must reject a bound that is not finite.
+//! The probabilistic bound applies to each sum separately. The error bounds of the terms are added, since the errors of the terms
+//! may be correlated.
+//!
+//! The bound of every result includes one subnormal step, since results below the normal range of f32 are rounded to such steps;
+//! kernels are assumed to keep subnormal numbers. If an error cannot be bounded (a quotient whose divisor may be 0), its bound is
+//! infinite or NaN: callers that judge a kernel must reject a bound that is not finite.
 
 use crate::errors::{ErrorModel, LAMBDA, Number, U};
 

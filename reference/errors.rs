@@ -2,7 +2,7 @@
 //! distance from the result of a correct kernel. Values are in f64; an [`ErrorModel`] propagates the errors of operands through
 //! an operation.
 //!
-//! Every model adds the rounding error of the operation itself, in units of u·|result| with [`U`] = 2⁻²⁴ for f32:
+//! Every error model adds the rounding error of the operation itself, in units of u·|result| with u = [`U`] = 2⁻²⁴ for f32:
 //!
 //! | operation | units of rounding error |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! The rounding steps of a recipe, as they are written in an experiment file.
+//! The rounding steps of a recipe (the formats in which an experiment stores tensors), as they are written in an experiment file.
 
 use std::fmt;
 use std::ops::RangeInclusive;

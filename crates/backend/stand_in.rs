@@ -1,4 +1,5 @@
-//! Kernels of a recipe that compute operations of the model in place of the CPU reference.
+//! Kernels that a recipe (the formats and kernels of an experiment) names, to compute operations of the model in place of the CPU
+//! reference.
 
 use std::path::PathBuf;
 

@@ -1,10 +1,11 @@
 //! Compressors of the KV cache: m tokens are pooled to one cache entry, a weighted mean whose weights are, for each channel, a
 //! softmax over the tokens.
 //!
-//! Each token has values kv and logits g (`ape[t mod m]` already added). Without overlap (HCA), entry w pools the m tokens of
-//! window w. With overlap (CSA), the channels are split into [Ca | Cb], and entry w pools 2m slots by one softmax: Ca of the
-//! tokens of window w − 1 and Cb of the tokens of window w. The first entry has no previous window and pools m slots. Norm,
-//! RoPE and rounding are applied afterwards by the caller.
+//! Each token t has values kv and logits g, to which the position bias `ape[t mod m]` is already added. Window w consists of m
+//! tokens, from token w·m on. Without overlap (heavily compressed attention, HCA), entry w pools window w. With overlap
+//! (compressed sparse attention, CSA), the channels of a token are split into two halves [Ca | Cb], and entry w pools 2m vectors
+//! by one softmax: Ca of the tokens of window w − 1 and Cb of the tokens of window w. The first entry has no previous window and
+//! pools m vectors. Norm, RoPE and rounding are applied afterwards by the caller.
 
 use rayon::prelude::*;
 

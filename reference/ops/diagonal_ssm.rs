@@ -1,4 +1,5 @@
-//! Diagonal state-space model. For a head with N states and one channel:
+//! Diagonal state-space model. A head with one channel has an input u_t and an output y_t per step t, and N states x_t with the
+//! elementwise parameters a, b and c:
 //!
 //! ```text
 //! x_t = a ⊙ x_{t−1} + b u_t        y_t = Σ_n c_n x_{t,n}
@@ -30,8 +31,9 @@ pub struct DiagonalSsm<'a, T> {
 type Head<'a, T> = [&'a [T]; 3];
 
 impl<T: Real> DiagonalSsm<'_, T> {
-    /// Computes the recurrence step by step. Reads u `[heads, S]` and the states `[heads, N]`, replaces the states by the
-    /// states after the last step, and returns y `[heads, S]`. After each step, `store` may change the state, e.g. round it.
+    /// Computes the recurrence step by step, for S steps. Reads u `[heads, S]` and the states `[heads, N]`, replaces the states
+    /// by the states after the last step, and returns y `[heads, S]`. After each step, `store` may change the state, e.g. round
+    /// it.
     ///
     /// # Errors
     /// Returns an error if the shapes do not match.
@@ -75,7 +77,8 @@ impl<T: Real> DiagonalSsm<'_, T> {
         })
     }
 
-    /// Same as [`Self::recurrent`], in chunks of T steps. With K_j = Σ_n c b aʲ and x the state before the chunk:
+    /// Same as [`Self::recurrent`], in chunks of T steps. Let x be the state before the chunk, let t and s count the steps of the
+    /// chunk from 0, and let K_j = Σ_n c b aʲ:
     ///
     /// ```text
     /// y_t = Σ_{s≤t} K_{t−s} u_s + Σ_n c a^{t+1} x       x ← a^T x + Σ_s b a^{T−1−s} u_s

@@ -1,7 +1,7 @@
 //! SwiGLU experts with clamped pre-activations, and their mixture (MoE).
 //!
-//! g ← min(W₁x, c), u ← clamp(W₃x, −c, c), y = W₂(silu(g)·u·w) with the clamp limit c, and the router's weight w applied before
-//! W₂.
+//! An expert maps x to y: g ← min(W₁x, c), u ← clamp(W₃x, −c, c), y = W₂(silu(g)·u·w). c is the clamp limit, and w the router's
+//! weight of the expert, which is applied before W₂.
 
 use rayon::prelude::*;
 

@@ -1,4 +1,5 @@
-//! Gated feed-forward layers, y = W_d(act(W_g x, W_u x)), and mixtures of experts of this form.
+//! Gated feed-forward layers and mixtures of experts of the form y = W_d(act(W_g x, W_u x)), with the weights of the gate, up and
+//! down projections.
 
 use rayon::prelude::*;
 

@@ -1,9 +1,9 @@
 //! Grouped-query attention: several query heads share the keys and values of one cached head. Keys and values are cached
 //! separately.
 //!
-//! s_j = c·q·k_j, p_j = e^{s_j} / (Σ e^{s_j'} + e^{sink}), o = Σ p_j v_j. c is the softmax scale. The sum is over all tokens up
-//! to the token of the query, or over the last `window` of these tokens. Query head h reads the cached head h / (query heads /
-//! cached heads).
+//! For a query q, keys k_j and values v_j: s_j = c·q·k_j, p_j = e^{s_j} / (Σ e^{s_j'} + e^{sink}), o = Σ p_j v_j. c is the
+//! softmax scale; the sink is an unscaled logit of the head. The sum is over all tokens up to the token of the query, or over the
+//! last `window` of these tokens. Query head h reads the cached head h / (query heads / cached heads).
 
 use rayon::prelude::*;
 
@@ -46,7 +46,7 @@ impl<T: Real> KvCache<T> {
     /// Appends the keys and values of tokens, each of shape `[tokens, heads, channels]`.
     ///
     /// # Panics
-    /// If the number of heads or channels differs from the cache's.
+    /// If the number of heads or channels differs from the cache's, or if `keys` and `values` differ in the number of tokens.
     pub fn push(&mut self, keys: &Tensor<T>, values: &Tensor<T>) {
         let heads = self.heads.len();
         assert_eq!(keys.shape, [keys.shape[0], heads, self.dims[0]]);
@@ -83,12 +83,13 @@ impl<T: Real> KvCache<T> {
         }
     }
 
-    /// Computes the attention of the last tokens, whose keys must already be in the cache. Each token reads all cached tokens
-    /// up to itself, or the last `window` of these. Queries are `[tokens, query heads, key channels]`; a sink is an unscaled
-    /// logit of a query head. Returns `[tokens, query heads, value channels]`.
+    /// Computes the attention of the last tokens, whose keys must already be in the cache. Each token reads all cached tokens up
+    /// to itself, or the last `window` of these. Queries are `[tokens, query heads, key channels]`; a sink is an unscaled logit
+    /// of a query head. Returns `[tokens, query heads, value channels]`.
     ///
     /// # Panics
-    /// If the number of query heads is not a multiple of the number of cached heads.
+    /// If the number of query heads is not a multiple of the number of cached heads, or the number of channels differs from the
+    /// keys'.
     pub fn attend(&self, query: &Tensor<T>, scale: T, window: Option<usize>, sinks: Option<&[T]>) -> Tensor<T> {
         let [tokens, heads, dim] = query.shape[..] else {
             panic!("queries have shape {:?}", query.shape);

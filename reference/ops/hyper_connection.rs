@@ -1,14 +1,14 @@
 //! Manifold-constrained hyper-connections (mHC): n residual streams, mixed before and after every block.
 //!
-//! Before a block, three sets of weights are computed from the n streams X `[n, D]` of a token. fn, scale and base are parameters
-//! of the model, and μ = (fn · vec X) / rms(vec X):
+//! Before a block, three sets of weights are computed from the n streams X `[n, D]` of a token. fn, scale, base and ε are
+//! parameters of the model, σ is the sigmoid, and μ = (fn · vec X) / rms(vec X), where vec X are the elements of X as one vector:
 //! * pre_j  = σ(μ_j·scale₀ + base_j) + ε: the block's input is u = Σ_j pre_j X_j;
 //! * post_j = 2σ(μ_{n+j}·scale₁ + base_{n+j});
 //! * C `[n, n]` is computed from A_jk = μ_{2n+jn+k}·scale₂ + base_{2n+jn+k}: softmax of each row, plus ε, then Sinkhorn
 //!   normalisation, which ends with the columns.
 //!
-//! After the block, X'_k = post_k·y + Σ_j C_jk X_j: the sum is over the first index of C. The formulas are those of DeepSeek's
-//! `hc_split_sinkhorn`.
+//! After the block with the output y, X'_k = post_k·y + Σ_j C_jk X_j: the sum is over the first index of C. The formulas are
+//! those of DeepSeek's `hc_split_sinkhorn`.
 
 use rayon::prelude::*;
 

@@ -1,6 +1,7 @@
-//! Depthwise (per-channel) causal convolution over the last few tokens. The state holds the last inputs for the next call.
+//! Depthwise (per-channel) causal convolution over the last k tokens. The state holds the last inputs for the next call.
 //!
-//! y_tc = Σᵢ w_ci · x_(t−k+1+i)c for i from 0 to k − 1, followed by silu in some models. Inputs before the first token are 0.
+//! Token t and channel c have the input x_tc and the output y_tc = Σᵢ w_ci · x_(t−k+1+i)c for i from 0 to k − 1, followed by silu
+//! in some models. Inputs before the first token are 0.
 
 use rayon::prelude::*;
 

@@ -1,9 +1,9 @@
 //! Router with scores sigmoid(logit) and groups of experts: selects experts for each token, and computes the weights of the
 //! selected experts.
 //!
-//! σ_e = sigmoid(logit_e), s_e = σ_e + bias_e. The bias affects only the selection. A group is ranked by the sum of its two
-//! largest s; from the best groups, a token selects the k experts with the largest s. Weights are γ·σ_e / Σ σ over the selected
-//! experts, or γ·σ_e, with a constant γ of the model.
+//! Expert e has σ_e = sigmoid(logit_e) and the score s_e = σ_e + bias_e, which affects only the selection. A group is ranked by
+//! the sum of its two largest s. A token selects, within the best groups, the k experts with the largest s. Weights are γ·σ_e,
+//! with a constant γ of the model; some models divide them by the sum of σ over the selected experts.
 
 use super::router;
 use super::top_k::top_k;

@@ -1,4 +1,4 @@
-//! Rounding (or another change) of a recurrent state, which is applied after each token as if the state were stored.
+//! Rounding (or another change) of a recurrent state after each token, as if the state were written to memory between tokens.
 
 /// Sequence, head and token of a stored state. Stochastic rounding derives its random numbers from these indices, so that results
 /// do not depend on the order of execution.

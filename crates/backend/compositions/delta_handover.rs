@@ -1,4 +1,5 @@
-//! Prefill of the gated delta rule, and a decode step that continues from the states of the prefill in the same memory.
+//! Builds the launches of the operation `delta_handover`: a prefill of the gated delta rule, then a decode step that reads the
+//! states from the memory to which the prefill wrote them.
 
 use crate::cuda::Compositions;
 use crate::cuda::graph::{Graph, ceil, kernel};

@@ -1,4 +1,5 @@
-//! Cache of compiled machine code. The key covers source, architecture, flags, planted fault and compiler version.
+//! Cache of compiled machine code. The key covers source, architecture, flags, compiler version and planted fault (a deliberate
+//! bug in a kernel, which the checks must find).
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
-//! Compositions: Rust functions that build the launches of a variant, e.g. for models of many operations and for launches in a
-//! loop. The header in the operation's kernel file names such a variant, but lists no launches for it.
+//! Compositions: Rust functions that build the launches of a variant (a kernel implementation of an operation), e.g. for models
+//! of many operations and for launches in a loop. The header in the operation's kernel file names such a variant, but lists no
+//! launches for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

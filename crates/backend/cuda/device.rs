@@ -38,7 +38,7 @@ pub struct Device {
 /// Longest wait for memory that other processes hold.
 const PATIENCE: Duration = Duration::from_secs(240);
 /// Longest wait for memory if the request is more than half of the card's memory. Such a request may have to wait until idle
-/// processes end: eight of them held 7.8 GB of an H100's 80 GB, and the largest case of `decode_step` did not fit.
+/// processes end: eight idle processes once held 7.8 GB of an H100's 80 GB, and the largest test of `decode_step` did not fit.
 const LONG_PATIENCE: Duration = Duration::from_secs(900);
 /// Bytes that must stay free in addition to a request, as a reserve for small allocations and for the driver's rounding of sizes.
 const SPARE: usize = 1 << 30;
@@ -128,9 +128,9 @@ impl Device {
     }
 
     /// Waits until `bytes` of device memory are free. Returns a lock; the caller holds it while allocating, so that no other
-    /// large request takes this memory. If the wait is too long or the card too small, returns without enough free memory, and
-    /// the allocation then fails. Small requests take no lock. A request for more than half of the card releases the lock between
-    /// attempts, so that other processes can allocate and end.
+    /// large request takes this memory. Returns `None` without a wait for a request of at most 1 GiB. If the wait is
+    /// too long or the card too small, returns the lock without enough free memory, and the allocation then fails. A request for
+    /// more than half of the card releases the lock between attempts, so that other processes can allocate and end.
     pub fn room(&self, bytes: usize) -> Result<Option<Turn<'_>>> {
         if bytes <= SPARE {
             return Ok(None);

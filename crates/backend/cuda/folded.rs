@@ -1,5 +1,5 @@
-//! Large ranges of addresses that map the same few megabytes of memory repeatedly, so that a kernel reads the whole range from
-//! the L2 cache.
+//! Large ranges of addresses that map the same few megabytes of memory repeatedly. A kernel then reads the whole range from the
+//! L2 cache, so that it can be timed without waiting for DRAM.
 
 use std::mem::MaybeUninit;
 

@@ -1,4 +1,5 @@
-//! Builds the launches of a variant for a case, one by one: from the list in the variant's header, or by a composition in Rust.
+//! Builds the launches of a variant (a kernel implementation) for a case (the inputs of one test), one by one: from the list in
+//! the variant's header, or by a composition in Rust.
 
 mod put;
 

@@ -1,4 +1,5 @@
-//! Plan of a variant for a case: its launches, with all sizes evaluated. Needs no GPU.
+//! Plan of a variant (a kernel implementation) for a case (the inputs of one test): the launches, with all sizes evaluated.
+//! Planning needs no GPU.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! Checks on the device that the contents of a buffer repeat with a given period.
+//! Checks on the device that the contents of a buffer repeat with a given period. A test that repeats the rows of its inputs has
+//! outputs of many gigabytes; this check avoids copying them to the CPU.
 
 use super::device::{Argument, Device, Memory, Module, Shape};
 use super::toolkit::Toolkit;

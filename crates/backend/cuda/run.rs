@@ -220,9 +220,10 @@ impl<'a> Running<'a> {
         Ok(plan.map(|plan| (case, problem, plan)))
     }
 
-    /// Returns the problem with all rows repeated `times` times, or less often: at most as often as the variant supports, and
-    /// halved while buffers and scratch take too much memory. Returns `None` if the variant's limit is so low that no buffer
-    /// needs more than 32 bits for its addresses.
+    /// Returns the problem with all rows repeated `times` times, to test addresses of more than 32 bits. Repeats the rows less
+    /// often if the variant supports fewer rows, and halves the number while buffers and scratch take too much memory. Returns
+    /// `None` if the rows cannot be repeated, or if the variant supports so few rows that no buffer needs more than 32 bits for
+    /// its addresses.
     fn most_repeated(&self, times: usize) -> Result<Option<(Case, Problem, Plan)>> {
         let (mut taken, mut refused, mut next) = (0, times + 1, times);
         while taken + 1 < refused {

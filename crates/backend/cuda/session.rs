@@ -1,7 +1,8 @@
-//! Compiles kernels, loads them on a device, plans their launches for a case, runs and checks them, and times them.
+//! Compiles kernels, loads them on a device, plans their launches for a case (the inputs of one test), runs and checks them, and
+//! times them.
 //!
-//! A [`Session`] loads [`Kernels`] from a file, with or without a planted fault. For a case, the kernels form a [`Bench`], which
-//! checks a variant or makes it ready to be timed.
+//! A [`Session`] loads [`Kernels`] from a file, with or without a planted fault (a deliberate bug). For a case, the kernels form
+//! a [`Bench`], which checks a variant (a kernel implementation) or makes it ready to be timed.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -47,8 +48,8 @@ impl<'d> Session<'d> {
         }
     }
 
-    /// Compiles variants of a file for cases, each with a planted fault or none, in parallel on all cores. Skips variants that do
-    /// not support their case. Errors are dropped here, and returned when the variant is made ready to run.
+    /// Compiles the listed variants of a file in parallel on all cores, each for a case and with a planted fault or none. Skips
+    /// variants that do not support their case. Ignores errors: they are returned later, when the variant is made ready to run.
     pub fn compile_ahead(&self, source: &Source, works: &[(Option<&Mutant>, &Variant, &Case)]) {
         let planned = works.iter().filter_map(|(fault, variant, case)| {
             let plan = self.runs(variant).then(|| Plan::new(variant, case, self.device.sms));

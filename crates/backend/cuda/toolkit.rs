@@ -1,8 +1,8 @@
 //! Compiles CUDA C++ to machine code by NVRTC, on any machine, with or without a GPU.
 //!
-//! The library is loaded here, and not by cudarc's feature `nvrtc`: cudarc 0.19.10 panics if the library
-//! (src/nvrtc/sys/mod.rs:551) or one of its functions is missing. cudarc also looks for `libnvrtc.so` on the loader's path first,
-//! so that [`VARIABLE`] would not select the compiler.
+//! This module loads the library itself, and does not use cudarc's feature `nvrtc`, for two reasons. cudarc 0.19.10 panics if the
+//! library (src/nvrtc/sys/mod.rs:551) or one of its functions is missing. It also looks for `libnvrtc.so` on the loader's path
+//! first, so that the folder in the environment variable [`VARIABLE`] would not select the compiler.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -119,7 +119,7 @@ impl Toolkit {
         }))
     }
 
-    /// Compiles a unit, or takes it from the cache.
+    /// Compiles a unit (one entry point of a kernel file, or the whole file), or takes its machine code from the cache.
     ///
     /// # Errors
     /// Returns an error if the file does not compile.

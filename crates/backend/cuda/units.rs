@@ -1,4 +1,4 @@
-//! Units of a kernel file: the parts that are compiled separately.
+//! Units of a kernel file, the parts that are compiled separately: each entry point by itself, or the whole file.
 
 use std::collections::BTreeSet;
 

@@ -77,8 +77,8 @@ impl Rounding {
         })
     }
 
-    /// Returns an error if a rounding step has no effect in a window of `tokens` tokens: because the tokens to round lie beyond
-    /// the window, or because the window is too short for the sites to have rows (e.g. rows of a compressed cache).
+    /// Returns an error if a rounding step has no effect in a window (a sequence of `tokens` tokens): because the tokens to round
+    /// lie beyond the window, or because the window is too short for the sites to have rows (e.g. rows of a compressed cache).
     ///
     /// # Errors
     /// Returns the mistake and its place in the recipe.
@@ -195,8 +195,9 @@ impl Rounding {
     }
 
     /// Returns the number of bytes that one row of a site takes if the recipe stores it; a token has `rows` rows of `cols`
-    /// channels. If several steps round whole rows, the last format counts. Returns `None` if such rows cannot be stored: if the
-    /// recipe rounds only one role, some channels or some tokens, or adds noise.
+    /// channels. If several steps round whole rows, the last format counts. Returns `None` if no single size is meaningful: if
+    /// the recipe adds noise; if it rounds only one role (key or value), some channels, some tokens, or only the channels with or
+    /// without RoPE; or if a step for such channels follows a step for whole rows.
     pub fn bytes_per_row(&self, site: &Site, cols: usize, rows: usize) -> Option<f64> {
         let (mut whole, mut nope, mut rope) = (None, None, None);
         let turned = of_site(&self.turned, site.name);

@@ -1,6 +1,8 @@
 //! The chunked form of linear attention: matrix products in the WY (UT) representation.
 //!
-//! For a chunk of L tokens with G_i = Σ_{s≤i} g_s, D_ij = exp(G_i − G_j) for i ≥ j, and the state S₀ before the chunk:
+//! A chunk has L tokens. Token i has the rows q_i, k_i and v_i, the factor β_i and the log decay g_i; c is a key channel. With
+//! G_i = Σ_{s≤i} g_s, D_ij = exp(G_i − G_j) for i ≥ j, and the state S₀ before the chunk, the outputs o and the next state S₁
+//! are:
 //!
 //! ```text
 //! A_ij = β_i Σ_c k_ic k_jc D_ij(c)  for i > j       P_ij = Σ_c q_ic k_jc D_ij(c)  for i ≥ j
@@ -9,8 +11,8 @@
 //! S₁ = exp(G_L) S₀ + (exp(G_L − G) k)ᵀ N
 //! ```
 //!
-//! Without the delta rule, N = v. A chunk never spans two sequences. The results of a row do not depend on later rows, even if
-//! a later row has NaN.
+//! Without the delta rule, N = v. A chunk never spans two sequences. The results of a row do not depend on later rows, even if a
+//! later row has NaN.
 
 use super::Form;
 use super::inputs::Head;

@@ -1,8 +1,8 @@
 //! Linear attention with a matrix state: gated delta rule (GDN), Kimi delta attention (KDA), and the plain decay of lightning
 //! attention and simple GLA. All variants share the code; they differ only in the [`Decay`] and in the presence of `beta`.
 //!
-//! Recurrence of a value head with state S `[K, V]` and log decay g ≤ 0. The decay is one number per head, or one per key
-//! channel (row of S):
+//! Each token updates the state S `[K, V]` of a value head with its key k, its value v, its factor β and its log decay g ≤ 0, and
+//! then reads the state with its query q. The decay is one number per head, or one per key channel (row of S):
 //!
 //! ```text
 //! S ← exp(g) · S              decay first
@@ -11,8 +11,9 @@
 //! o = scale · Sᵀq             the output reads the updated state
 //! ```
 //!
-//! Value head h reads key head h / (HV/H): each key head serves HV/H consecutive value heads. [`Recurrent`] computes the
-//! recurrence as written above (or in one pass); [`Chunked`] computes the WY form with matrix products, like prefill kernels.
+//! With H key heads and HV value heads, value head h reads key head h / (HV/H): each key head serves HV/H consecutive value
+//! heads. [`Recurrent`] computes the recurrence as written above (or in one pass); [`Chunked`] computes the WY form with matrix
+//! products, like prefill kernels.
 
 mod chunked;
 mod gate;

@@ -12,7 +12,8 @@ pub enum Intermediate {
     /// β `[L, 1]`.
     Beta,
     /// Operands `[rows, K]` of the products that give A and P: q or k on the left, k on the right. If decays are per channel,
-    /// left operands are multiplied by exp(G − G_a) and right operands by exp(G_a − G), where G_a is G of an anchor row a.
+    /// left operands are multiplied by exp(G − G_a) and right operands by exp(G_a − G). G are the running sums of the log decays,
+    /// and G_a is the sum at an anchor row a.
     ScoreOperand,
     /// A `[L, L]`.
     A,

@@ -1,7 +1,7 @@
 //! Products q·k and k·k of pairs of rows of a chunk, each multiplied by the decay from the earlier to the later row.
 //!
-//! The exponents are differences of decay sums, G_i − G_j ≤ 0, so that no exponential overflows. Computing exp(G_i) · exp(−G_j)
-//! instead would overflow.
+//! The decay from row j to row i is exp(G_i − G_j), where G are the running sums of the log decays. The exponent is never
+//! positive, so the exponential cannot overflow. Computing exp(G_i) · exp(−G_j) instead would overflow.
 
 use super::inverse::BLOCK;
 use super::policy::{Intermediate, Policy};

@@ -99,8 +99,9 @@ impl Running<'_> {
     }
 
     /// Copies the problem to memory that fits in the L2 cache; `None` if the original fits. In the copy, all addresses of a large
-    /// buffer map to one small part of memory; the same holds for large scratch that preparing launches fill. Integer buffers
-    /// stay whole, since they may hold indices. Other scratch stays whole, since thread blocks may synchronize through it.
+    /// buffer map to one small part of memory. The same holds for large scratch buffers that preparing launches fill. Integer
+    /// buffers stay whole, since they may hold indices. Other scratch buffers stay whole, since thread blocks may synchronize
+    /// through them.
     fn cached(&self) -> Result<Option<ProblemCopy>> {
         if self.bytes() <= self.device.l2 / 2 {
             return Ok(None);
