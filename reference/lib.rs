@@ -66,12 +66,12 @@
 //! |---|---|---|---|
 //! | [`paths::deepseek_v4`] | DeepSeek-V4 | token ids → logits | KV caches and compressors (1) |
 //! | [`paths::gqa`] | Llama, Mistral, Qwen2, Qwen3, Mixtral, gpt-oss, similar models | token ids → logits | caches of keys and values |
-//! | [`paths::hybrid`] | Qwen3-Next, Qwen3.5 | token ids → logits | delta rule matrices, inputs of convolutions, keys and values (2) |
-//! | [`paths::swap_ffn`] | Swap-FFN: swaps vectors with memory | vector → vector to add, per sequence | banks and maps (3) |
+//! | [`paths::hybrid`] | Qwen3-Next, Qwen3.5, Kimi-Linear | token ids → logits | delta rule matrices, convolution inputs, KV caches (2) |
+//! | [`paths::swap_ffn`] | Swap-FFN: swaps vectors with memory | vector → vector to add, per sequence | vectors in memory (3) |
 //!
 //! 1. The type is [`State`](paths::deepseek_v4::State), stored and restored as [`StateParts`](paths::deepseek_v4::StateParts).
-//! 2. Most layers have a gated delta rule, the other layers have gated attention.
-//! 3. The type is [`State`](paths::swap_ffn::State), whose fields are all public.
+//! 2. Most layers have a gated delta rule; the other layers have gated attention, or latent attention (MLA) in Kimi-Linear.
+//! 3. The type is [`State`](paths::swap_ffn::State), whose fields are all public. It also has the order of use of these vectors.
 //!
 //! This example runs the model of a folder without knowing its path:
 //!
@@ -107,10 +107,10 @@
 //! A path consists of a folder in `reference/paths` and an entry of [`PATHS`](paths::PATHS):
 //!
 //! 1. `sites.rs` has the table of the path's sites, written with the macro [`sites!`]. A row gives the layers of the site
-//!    ([`layered`](SiteInfo::layered)), its kind ([`choice`](SiteInfo::choice), [`watched`](SiteInfo::watched)), the cache that
-//!    stores its tensors ([`cached`](SiteInfo::cached)), and whether comparisons include it ([`compared`](SiteInfo::compared)).
-//!    It also marks the residual stream ([`enters`](SiteInfo::enters), [`leaves`](SiteInfo::leaves)) and the
-//!    [`output`](SiteInfo::output).
+//!    ([`layered`](SiteInfo::layered)), its kind (a decision, [`choice`](SiteInfo::choice), or a tensor that is computed only on
+//!    request, [`watched`](SiteInfo::watched)), the cache that stores its tensors ([`cached`](SiteInfo::cached)), and whether
+//!    comparisons include it ([`compared`](SiteInfo::compared)). It also marks the residual stream ([`enters`](SiteInfo::enters)
+//!    a layer, [`leaves`](SiteInfo::leaves) a layer) and the [`output`](SiteInfo::output) of the model.
 //! 2. `config.rs` has a type that `serde` reads from `config.json`, with a validation. The type implements [`paths::Config`]
 //!    (the macro [`sizes!`] writes one of its methods) and [`paths::Loads`].
 //! 3. `model.rs` has two types. The type of the weights is generic over [`Real`], is loaded by a [`paths::Loader`] from

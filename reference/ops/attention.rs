@@ -1,8 +1,8 @@
 //! Multi-query attention with a sink: one softmax over the window keys (of the last tokens) and the compressed keys; all heads
-//! share one KV vector per key.
+//! share one KV vector per cache row.
 //!
-//! For a query q of d channels, keys k_j and values v_j: s_j = d^−½ q·k_j, p_j = e^{s_j} / (Σ e^{s_j'} + e^{sink}), o = Σ p_j
-//! v_j. The sink is a logit of the head: it is not scaled, and occurs only in the denominator.
+//! For a query q of d channels, keys k_j and values v_j: s_j = d^−½ q·k_j, p_j = e^{s_j} / (Σ e^{s_j'} + e^{sink}),
+//! o = Σ p_j v_j. The sink is a logit of the head: it is not scaled, and occurs only in the denominator.
 
 use super::linear::{Product, reduce};
 use crate::Real;

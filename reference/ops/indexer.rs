@@ -1,8 +1,8 @@
 //! Lightning indexer: selects the compressed cache entries (each pools several tokens) that a query attends to.
 //!
-//! A query of H heads with d channels has the vectors q_h, and entry w has the key k_w. The score of entry w is Σ_h a_h · max(0,
-//! q_h·k_w). The head weights a_h = (W_w x)_h · d^−½ · H^−½ are projected from the token's input x, and may be negative. The k
-//! visible entries with the largest scores are selected.
+//! A query of H heads with d channels has the vectors q_h, and entry w has the key k_w. The score of entry w is
+//! Σ_h a_h · max(0, q_h·k_w). The head weights a_h = (W_w x)_h · d^−½ · H^−½ are projected from the token's input x, and may be
+//! negative. The k visible entries with the largest scores are selected.
 
 use rayon::prelude::*;
 

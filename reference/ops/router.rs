@@ -1,8 +1,8 @@
 //! Router with scores √softplus(logit): selects experts for each token, and computes the weights of the selected experts.
 //!
-//! The score of expert e is σ_e = √softplus(logit_e). Layers with a learned router select the experts with the k largest σ_e +
-//! bias_e (the bias affects only the selection). Layers with a hash router look up the experts by token id. Weights are γ·σ_e / Σ
-//! σ over the selected experts, with a constant γ of the model.
+//! The score of expert e is σ_e = √softplus(logit_e). Layers with a learned router select the experts with the k largest
+//! σ_e + bias_e (the bias affects only the selection). Layers with a hash router look up the experts by token id. Weights are
+//! γ·σ_e / Σ σ over the selected experts, with a constant γ of the model.
 
 use super::linear_attention::softplus;
 use super::top_k::top_k;

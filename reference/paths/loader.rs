@@ -1,4 +1,4 @@
-//! Loader of a path's tensors.
+//! Loads the tensors of a path (the implementation of one kind of model). A dry run lists the tensors without loading them.
 
 use std::marker::PhantomData;
 

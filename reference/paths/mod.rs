@@ -1,4 +1,5 @@
-//! Model paths. A path implements one kind of model; it consists of a folder next to this file and an entry of [`PATHS`].
+//! Model paths. A path implements one kind of model; it consists of a folder next to this file and an entry of [`PATHS`]. The
+//! *sites* of a path are the named tensors and decisions that hooks can observe and change.
 //!
 //! A [`Path`] reads a configuration file into a [`Config`]. [`load`] makes a [`Model`] from a [`Config`] and [`Weights`]. A model
 //! creates a [`State`] and runs [`Input`]s on it. All of these are trait objects, so that code that runs models does not depend

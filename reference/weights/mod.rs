@@ -22,14 +22,14 @@
 //! A matrix `[out, in]` may be stored as E2M1 codes `[out, in / 2]` of type U8 or I8, two per byte with the first in the lower
 //! half, and E8M0 scales `[out, in / 32]`, as DeepSeek-V4 stores experts.
 //!
-//! If a stack `NAME` `[count, inputs, outputs]` does not exist itself, it may be stored as blocks of MXFP4, as gpt-oss does:
-//! codes `NAME_blocks` `[count, outputs, inputs / 32, 16]`, two codes per byte with the first in the lower half, and E8M0
-//! scales `NAME_scales` `[count, outputs, inputs / 32]`, both U8.
+//! If a stack of matrices `NAME` `[count, inputs, outputs]` does not exist itself, it may be stored as blocks of MXFP4, as
+//! gpt-oss does: codes `NAME_blocks` `[count, outputs, inputs / 32, 16]`, two codes per byte with the first in the lower half,
+//! and E8M0 scales `NAME_scales` `[count, outputs, inputs / 32]`, both U8.
 //!
-//! If a matrix `X.experts.N.gate_proj.weight` does not exist itself, it may be part of a stack without scales, as Qwen3.5
-//! stores experts. `gate_proj` is the first half of the rows of expert N in `X.experts.gate_up_proj` `[count, 2 · inner,
-//! hidden]`, and `up_proj` is the second half. `down_proj` is expert N in `X.experts.down_proj` `[count, hidden, inner]`.
-//! Conversely, a stack that a model requests may be stored as single matrices with these names.
+//! If a matrix `X.experts.N.gate_proj.weight` does not exist itself, it may be part of a stack (one tensor for all experts)
+//! without scales, as Qwen3.5 stores experts. `gate_proj` is the first half of the rows of expert N in `X.experts.gate_up_proj`
+//! `[count, 2 · inner, hidden]`, and `up_proj` is the second half. `down_proj` is expert N in `X.experts.down_proj` `[count,
+//! hidden, inner]`. Conversely, a stack that a model requests may be stored as single matrices with these names.
 //!
 //! If a matrix of a dense layer, `X.mlp.gate_proj.weight`, `up_proj` or `down_proj`, does not exist itself, it may be stored as
 //! `X.block_sparse_moe.gate_proj.weight`, without a scale, as `transformers` stores Kimi-Linear's matrices.

@@ -1,7 +1,7 @@
 //! The chunked form of linear attention: matrix products in the WY (UT) representation.
 //!
-//! A chunk has L tokens. Token i has the rows q_i, k_i and v_i, the factor β_i and the log decay g_i; c is a key channel. With
-//! G_i = Σ_{s≤i} g_s, D_ij = exp(G_i − G_j) for i ≥ j, and the state S₀ before the chunk, the outputs o and the next state S₁
+//! A chunk has L tokens. Token i has the rows q_i, k_i and v_i, the factor β_i and the log decay g_i; c is a key channel. Let
+//! G_i = Σ_{s≤i} g_s, D_ij = exp(G_i − G_j) for i ≥ j, and S₀ the state before the chunk. The outputs o and the next state S₁
 //! are:
 //!
 //! ```text

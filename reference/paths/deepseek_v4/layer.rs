@@ -257,9 +257,9 @@ impl<T: Real> Layer<T> {
 }
 
 impl<T: Real> Compressor<T> {
-    /// Adds the tokens of the call to the compressor's state. Returns the entries that these tokens complete, after RMSNorm and
-    /// RoPE, and the index of the first entry; `None` if the tokens complete no entry. The RoPE position of an entry is the
-    /// position of the first token of its window.
+    /// Adds the tokens of the call to the compressor's state. Returns the cache entries that are now complete (each pools a
+    /// window of tokens), after RMSNorm and RoPE, and the index of the first of these entries; `None` if no entry is complete.
+    /// The RoPE position of an entry is the position of the first token of its window.
     fn compress(
         &self,
         x: &Tensor<T>,
@@ -298,8 +298,9 @@ struct Entries<T> {
 }
 
 impl<T: Real> Entries<T> {
-    /// Collects the entries that the queries `rows` of a call read: the entries that `choice` selects, or all complete entries if
-    /// `choice` is `None`. `start` is the position of the call's first token; `rate` is the number of tokens per entry.
+    /// Collects the compressed cache entries that the queries `rows` of a call read: the entries that `choice` selects, or all
+    /// complete entries if `choice` is `None`. `start` is the position of the call's first token; `rate` is the number of tokens
+    /// per entry.
     fn new(
         state: &LayerParts<T>,
         choice: Option<&Choice<T>>,

@@ -98,8 +98,9 @@ impl<T: paths::Scalar, O: Decodes> paths::Model<T> for Model<T, O> {
         }))
     }
 
-    /// A caller may pass all tokens in one call, in chunks or one by one: the results differ by rounding only. Delta rules, and
-    /// sums over channels and keys, are computed in another order for one or two rows than for many rows.
+    /// A caller may pass all tokens in one call, in chunks or one by one: the results differ by rounding only. They differ
+    /// because the delta rule, and sums over channels and keys, are computed in another order for one or two rows than for many
+    /// rows.
     fn run(
         &self,
         state: &mut dyn paths::State<T>,

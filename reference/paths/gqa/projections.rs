@@ -96,8 +96,9 @@ impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
         }))
     }
 
-    /// Calls the hook at `site`, which may change the weight, and makes a projection from the weight. `first` is the index of the
-    /// weight's first row at the site: the rows of a layer's experts, which share a site, are numbered one expert after another.
+    /// Calls the hook at `site`, which may change the weight, and makes a projection from the weight. `first` is the row number
+    /// that the hook gets for the weight's first row. The experts of a layer share a site: their rows are numbered one expert
+    /// after another.
     pub fn projection(
         &mut self,
         site: &'static str,

@@ -1,9 +1,9 @@
 //! Attention over latents (MLA): the keys and values of a token are projections of one short vector, the latent. A part of each
 //! key is not projected from the latent, and all heads share it. RoPE is not used.
 //!
-//! An engine caches latents and shared key parts. The reference caches keys and values instead: it projects the latent of each
-//! token once, when the token is read. An engine computes the same result: it projects the cached latents again for each later
-//! token.
+//! An engine caches latents and shared key parts, and projects the cached latents again for each later token. The reference
+//! caches keys and values instead: it projects the latent of each token only once, when the token is read. Both compute the same
+//! result.
 
 use super::sites::*;
 use crate::ops::grouped_attention::KvCache;

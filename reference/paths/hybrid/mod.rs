@@ -2,13 +2,13 @@
 //! Kimi-Linear.
 //!
 //! The maths, the tensor names and the configuration files are those of `transformers`. [`FAMILIES`] lists the differences
-//! between the families. Full attention and feed-forward layers are those of [`gqa`](super::gqa), with the same site names. In
-//! addition, attention has an output gate, and there is a shared expert next to the routed experts. The text below describes
-//! Qwen's families; [`kimi`] describes the differences of Kimi-Linear.
+//! between the families. Full attention and feed-forward layers are those of [`gqa`](super::gqa), with the same names of sites
+//! (the tensors that a hook can change). In addition, attention has an output gate, and there is a shared expert next to the
+//! routed experts. The text below describes Qwen's families; [`kimi`] describes the differences of Kimi-Linear.
 //!
 //! Norms are zero-centred, x̂ · (1 + w); 1 + w is computed when a model is loaded. Some checkpoint tensors hold several weights:
 //! queries with gates and, in Qwen3-Next, `in_proj_qkvz` and `in_proj_ba`. The loader splits such a tensor into its weights, each
-//! with its own site. If a format has one scale for several outputs, the scale is therefore computed for outputs of one weight,
+//! with its own site. A format with one scale for several outputs therefore computes each scale from the outputs of one weight,
 //! not of the whole checkpoint tensor.
 //!
 //! # Layers with a delta rule

@@ -131,9 +131,9 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
         ShortConv::new(&taps, true)
     }
 
-    /// Splits `in_proj_qkvz` and `in_proj_ba` into four projections: queries, keys and values as one; gates z; β; decays. The rows of
-    /// both tensors are grouped by key head: a group of the first is [q, k, v, z], and a group of the second is [β, decay]. v, z, β
-    /// and decay cover all value heads of the key head.
+    /// Splits `in_proj_qkvz` and `in_proj_ba` into four projections: queries, keys and values as one; gates z; β; decays. The
+    /// rows of both tensors are grouped by key head: a group of `in_proj_qkvz` is [q, k, v, z], and a group of `in_proj_ba` is
+    /// [β, decay]. v, z, β and decay cover all value heads of the key head.
     fn grouped(&mut self) -> Result<[Projection<T>; 4], LoadError> {
         let (hidden, sizes) = (self.config.hidden_size, self.config.own.delta);
         let (heads, keys, group) = (sizes.heads, sizes.key_dim, sizes.value_heads / sizes.heads);

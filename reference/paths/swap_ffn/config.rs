@@ -5,10 +5,10 @@ use serde::Deserialize;
 use super::lanes::LaneRule;
 use crate::paths::keys::{MOST_LAYERS, MOST_SIZE};
 
-/// Numbers that the router compares. They decide if a core (which has one of the vectors of a token) exchanges its vector, i.e.
-/// the gate is open, and with which memory bank. Logits and probabilities give the same decisions in exact arithmetic, but
-/// rounded probabilities may not: in bf16, the sigmoid is above ½ only for logits above 2^-7, and two probabilities of a softmax
-/// may be equal although their logits differ.
+/// Numbers that the router compares for its two decisions about a core (which has one of the vectors of a token): if the core
+/// exchanges its vector (the gate is open), and with which memory bank. Logits and probabilities give the same decisions in exact
+/// arithmetic, but rounded probabilities may not: in bf16, the sigmoid is above ½ only for logits above 2^-7, and two
+/// probabilities of a softmax may be equal although their logits differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DecisionRule {
@@ -92,7 +92,8 @@ impl Config {
         collapse_silu: true,
     };
 
-    /// Checks the sizes. Zero events, or events with zero FFN steps, are valid.
+    /// Checks the sizes. A model without events (exchanges with memory, each followed by FFN steps) is valid, and so are events
+    /// without FFN steps.
     ///
     /// # Errors
     /// Returns a message with the name of the first invalid size.

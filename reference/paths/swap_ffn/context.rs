@@ -1,4 +1,4 @@
-//! Calls the hooks of [`crate::Numerics`] at the sites (named tensors and decisions) of the path.
+//! Calls the hooks of [`crate::Numerics`] at the sites of Swap-FFN: the named tensors and decisions that a hook can change.
 
 use crate::{Choice, Real, Tensor};
 

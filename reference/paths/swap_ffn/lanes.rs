@@ -1,4 +1,5 @@
-//! Map of a core: a byte that stores the order of the core's four banks. Lane i (bits 2i and 2i+1) holds the number of a bank.
+//! Map of a core: a byte that stores the order of the core's four banks (vectors in memory). A core has one of the vectors into
+//! which a token is expanded. Lane i (bits 2i and 2i+1) of the map holds the number of a bank.
 
 use serde::Deserialize;
 

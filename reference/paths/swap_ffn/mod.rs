@@ -1,10 +1,10 @@
-//! Swap-FFN: every core of a token has a vector x. In an event, x may be exchanged with one of four banks of memory, and then
-//! passes through an FFN that all cores share.
+//! Swap-FFN: a token is expanded to several vectors x, one for each *core*. In an *event*, a core may exchange its x with one of
+//! its four *banks* (vectors in memory), and then passes x through an FFN that all cores share.
 //!
-//! A token is expanded to the cores by FiLM, x = x_in ⊙ S_c + T_c. In every event, a router reads the x of each core and decides
-//! if x is exchanged, and with which bank. A map of one byte stores the order of a core's banks. After the events, the cores are
-//! pooled and decoded to the token's delta (the change to add to it). Banks and maps persist from token to token, so that a
-//! single differing decision has lasting effects.
+//! FiLM expands a token to the cores: x = x_in ⊙ S_c + T_c, with the scale S_c and the shift T_c of core c. In every event, a
+//! router reads the x of each core and decides if x is exchanged, and with which bank. A *map* of one byte stores the order of a
+//! core's banks. After the events, the cores are pooled and decoded to the token's delta (the change to add to it). Banks and
+//! maps persist from token to token, so that a single differing decision has lasting effects.
 
 mod config;
 mod context;

@@ -32,7 +32,8 @@ pub struct Output<T> {
 }
 
 impl<T: Real> Model<T> {
-    /// Creates a model from its parts. The form of the given router (folded or not) overrides the form in the configuration.
+    /// Creates a model from its parts. If `router` has another form (folded or not) than the configuration says, the form of
+    /// `router` counts.
     ///
     /// # Errors
     /// Returns the errors of [`Config::check`], and an error if the shapes of the tensors do not match the configuration.
@@ -178,7 +179,7 @@ impl<T: Real> Model<T> {
         Ok(Output { delta, decisions })
     }
 
-    /// Expands tokens `[B, d_model]` to x `[B · core_count, d_model]`, the input of the first event.
+    /// Expands tokens `[B, d_model]` to the vectors of their cores, x `[B · core_count, d_model]`, the input of the first event.
     ///
     /// # Errors
     /// Returns an error if the shape of a tensor does not match the configuration.
@@ -268,7 +269,7 @@ impl<T: Real> Model<T> {
         Ok(decisions)
     }
 
-    /// Maps x `[B · core_count, d_model]` after the last event to the delta `[B, d_model]`.
+    /// Maps x `[B · core_count, d_model]` after the last event to the changes of the tokens (delta), `[B, d_model]`.
     ///
     /// # Errors
     /// Returns an error if the shape of a tensor does not match the configuration.

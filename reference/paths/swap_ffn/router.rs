@@ -1,4 +1,5 @@
-//! Router: decides for each core whether to exchange its vector x, and with which memory bank.
+//! Router: decides for each core whether to exchange its vector x with a vector in memory, and with which of the core's four
+//! banks.
 
 use super::config::{Config, DecisionRule, RouterForm};
 use super::context::Context;

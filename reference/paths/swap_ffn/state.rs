@@ -1,4 +1,4 @@
-//! State between tokens: the memory banks of every core, and the map of every core, which orders its banks.
+//! State between tokens. Every core has four banks, which are vectors in memory, and a map, which stores the order of its banks.
 
 use super::config::Config;
 use super::lanes::{BANKS, IDENTITY};
@@ -16,8 +16,8 @@ pub struct State<T> {
 }
 
 impl<T: Real> State<T> {
-    /// Creates the state before the first token, with these banks. Avoid banks of zeros: without residual connections, a core
-    /// whose x is 0 stays 0.
+    /// Creates the state before the first token, with these banks. Avoid banks of zeros: if x of a core becomes 0 by an exchange,
+    /// it stays 0 in a model without residual connections.
     ///
     /// # Errors
     /// Returns an error if the shape of the banks does not match the configuration.

@@ -12,7 +12,8 @@
 //! y = W_o (rmsnorm(o) · w · σ(W_gb W_ga x))
 //! ```
 //!
-//! The number of key heads equals the number of value heads, and keys have as many channels as values.
+//! x is the layer's input, o the output of the delta rule, w the weight of the norm, and W are the weights of linear layers. The
+//! number of key heads equals the number of value heads, and keys have as many channels as values.
 //!
 //! # Layers with attention (MLA)
 //!
