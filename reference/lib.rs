@@ -66,12 +66,14 @@
 //! |---|---|---|---|
 //! | [`paths::deepseek_v4`] | DeepSeek-V4 | token ids → logits | KV caches and compressors (1) |
 //! | [`paths::gqa`] | Llama, Mistral, Qwen2, Qwen3, Mixtral, gpt-oss, similar models | token ids → logits | caches of keys and values |
-//! | [`paths::hybrid`] | Qwen3-Next, Qwen3.5, Kimi-Linear | token ids → logits | delta rule matrices, convolution inputs, KV caches (2) |
+//! | [`paths::hybrid`] | Qwen3-Next, Qwen3.5, Kimi-Linear | token ids → logits | matrices, convolution inputs, KV caches (2) |
 //! | [`paths::swap_ffn`] | Swap-FFN: swaps vectors with memory | vector → vector to add, per sequence | vectors in memory (3) |
 //!
 //! 1. The type is [`State`](paths::deepseek_v4::State), stored and restored as [`StateParts`](paths::deepseek_v4::StateParts).
-//! 2. Most layers have a gated delta rule; the other layers have gated attention, or latent attention (MLA) in Kimi-Linear.
-//! 3. The type is [`State`](paths::swap_ffn::State), whose fields are all public. It also has the order of use of these vectors.
+//! 2. Most layers have a gated delta rule, whose state has matrices; the other layers have gated attention, or latent attention
+//!    (MLA) in Kimi-Linear.
+//! 3. The type is [`State`](paths::swap_ffn::State), whose fields are all public: the vectors, the order of their use, and the
+//!    number of tokens.
 //!
 //! This example runs the model of a folder without knowing its path:
 //!

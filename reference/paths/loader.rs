@@ -19,8 +19,9 @@ pub struct Loader<'a, T> {
 /// Maximum number of listed tensors. Longer lists are cut off after this number; no real checkpoint has so many tensors.
 const MOST_TENSORS: usize = 1 << 20;
 
-/// Runs `build` without weights (a dry run), and returns the list of the tensors that `build` requests, in this order; at most
-/// 2²⁰ tensors. `build` gets tensors with a shape but without elements, which take no memory; [`Loader::scalars`] returns zeros.
+/// Runs `build` without weights (a dry run), and returns the list of the tensors that `build` requests, in the order of the
+/// requests; at most 2²⁰ tensors. `build` gets tensors with a shape but without elements, which take no memory;
+/// [`Loader::scalars`] returns zeros.
 pub fn asked<T: Real, R>(build: impl FnOnce(&mut Loader<'_, T>) -> Result<R, LoadError>) -> Vec<TensorSpec> {
     let mut loader = Loader {
         prefix: String::new(),

@@ -1,4 +1,4 @@
-//! Sources of a model's tensors.
+//! Interface of the sources of a model's tensors, such as files: [`Weights`] returns tensors by name.
 
 /// Description of a tensor of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]

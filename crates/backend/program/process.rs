@@ -39,8 +39,8 @@ pub struct Limits<'a> {
 }
 
 impl Limits<'static> {
-    /// Limits of the wait for a program to end after its last output. The flag never turns true: an interrupt does not end this
-    /// wait.
+    /// Limits of the wait for a program to end after its last output. The interrupt flag never turns true: an interrupt does not
+    /// end this wait.
     const GRACE: Self = Self {
         timeout: GRACE,
         stop: &NEVER,

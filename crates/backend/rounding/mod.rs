@@ -41,9 +41,9 @@ pub struct Rounding {
 
 impl Rounding {
     /// Finds the formats and sites of a recipe, and checks that each format can encode the rows of its sites. For a top-k
-    /// selection, a Hadamard rotation must apply to both the query and the key, or to neither: it would change their products
-    /// otherwise. `noise`, if given, replaces rounding errors; `stand_in`, if given, computes operations in place of the
-    /// reference.
+    /// selection, a Hadamard rotation must apply to both the query and the key, or to neither: a rotation of only one of them
+    /// would change their products. `noise`, if given, replaces rounding errors; `stand_in`, if given, computes operations in
+    /// place of the reference.
     ///
     /// # Errors
     /// Returns the mistake and its place in the recipe.

@@ -11,8 +11,8 @@ use crate::real::vectorized;
 /// Parameters of the recurrent form, which stores the state after every token.
 #[derive(Clone, Copy)]
 pub struct Recurrent<'a, T> {
-    /// True to compute Sᵀk and Sᵀq in one pass over S, as decode kernels do: o = scale (Sᵀq + (k·q) d), where S is decayed
-    /// but not yet updated. The result is the same in exact arithmetic.
+    /// True to compute Sᵀk and Sᵀq in one pass over S, as decode kernels do: o = scale (Sᵀq + (k·q) d), where S is decayed but
+    /// not yet updated by k dᵀ. The result is the same in exact arithmetic.
     pub one_pass: bool,
     /// Rounding (or another change) of the state, which is applied after each token.
     pub store: Store<'a, T>,

@@ -1,4 +1,5 @@
-//! The gated delta rule as the mixer of a layer: projections, convolution, gates, delta rule, gated norm.
+//! The gated delta rule as the mixer of a layer (the part that mixes tokens): projections, convolution, gates, delta rule, gated
+//! norm.
 
 use super::latent::columns;
 use super::sites::*;

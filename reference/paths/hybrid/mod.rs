@@ -21,7 +21,8 @@
 //! y = W_o (rmsnorm(o) · w · silu(W_z x))
 //! ```
 //!
-//! A call with one token uses the recurrence; a call with more tokens uses chunks of 64 ([`CHUNK`]), as implementations do.
+//! x is the layer's input, w the weight of the norm, K the number of channels of a key, and W are the weights of linear layers. A
+//! call with one token uses the recurrence; a call with more tokens uses chunks of 64 ([`CHUNK`]), as implementations do.
 
 mod config;
 mod delta;
