@@ -1,4 +1,4 @@
-//! Scalar types in which a model path computes.
+//! Scalar types in which models compute: f32, f64, and numbers that carry the error of their computation.
 
 use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};

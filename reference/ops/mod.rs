@@ -1,4 +1,4 @@
-//! Operations of the models, one file or folder per operation.
+//! Operations of the models, such as attention and RoPE, one file or folder per operation.
 
 pub mod attention;
 pub mod compressor;

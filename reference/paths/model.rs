@@ -1,4 +1,4 @@
-//! Interface of models and their states, the same for all paths.
+//! Interface of models and their states, the same for all paths (a path is the implementation of one kind of model).
 
 use std::any::Any;
 use std::fmt::Debug;

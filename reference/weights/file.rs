@@ -1,4 +1,4 @@
-//! Tensors of safetensors files.
+//! Tensors of safetensors files: finds a tensor by name, checks it, and decodes it.
 
 mod scales;
 

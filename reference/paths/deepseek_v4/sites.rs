@@ -1,4 +1,4 @@
-//! The sites of the path: the named tensors and decisions that the path passes to the hooks of [`crate::Numerics`].
+//! The sites of DeepSeek-V4: the named tensors and decisions that the model passes to the hooks of [`crate::Numerics`].
 
 use crate::sites::Growth::{Entry, Window};
 use crate::sites::Held::{Index, KeyValue};

@@ -1,4 +1,5 @@
-//! The sites of the path: the named tensors that the hooks of [`crate::Numerics`] can change.
+//! The sites of models with grouped-query attention: the named tensors and decisions that the hooks of [`crate::Numerics`] can
+//! change.
 
 use crate::sites::Decision;
 use crate::sites::Growth::Token;

@@ -1,5 +1,5 @@
-//! The sites of the path: the named tensors that the hooks of [`crate::Numerics`] can change. Sites of full attention and of
-//! feed-forward layers have the same names as in [`gqa`](crate::paths::gqa::sites).
+//! The sites of hybrid models: the named tensors and decisions that the hooks of [`crate::Numerics`] can change. Sites of full
+//! attention and of feed-forward layers have the same names as in [`gqa`](crate::paths::gqa::sites).
 
 use crate::sites::Decision;
 use crate::sites::Growth::{self, Token};

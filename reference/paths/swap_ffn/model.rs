@@ -1,4 +1,4 @@
-//! The model with its weights: computes a complete token, or a single step in the computation of a token.
+//! The Swap-FFN model with its weights: computes a complete token, or a single step in the computation of a token.
 
 use super::PATH;
 use super::config::{Config, RouterForm};

@@ -1,4 +1,4 @@
-//! Parts of the model other than the router, each with its weights.
+//! Parts of Swap-FFN other than the router, each with its weights: expansion of a token to cores, FFN, and pooling of the cores.
 
 use rayon::prelude::*;
 

@@ -1,7 +1,7 @@
-//! The sites of the path: the named tensors and decisions that the path passes to the hooks of [`crate::Numerics`]. The `layer`
+//! The sites of Swap-FFN: the named tensors and decisions that the model passes to the hooks of [`crate::Numerics`]. The `layer`
 //! of a site is the index of the event (an exchange with memory, then FFN steps). Sites of parameters, and of tensors computed
-//! from parameters, are called when a model is loaded; the other sites are called for every token. The site `x` and the sites
-//! of the FFN are called in every FFN step.
+//! from parameters, are called when a model is loaded; the other sites are called for every token. The site `x` and the sites of
+//! the FFN are called in every FFN step.
 
 use crate::sites::{Decision, Growth, Held};
 
