@@ -167,9 +167,9 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Compares the matrix with the source times a fitted factor for each input channel. If there is still a finding, also fits a
-    /// factor for each output channel. If these factors explain the noise, the finding becomes "not judged", or is dropped for
-    /// [`PRODUCERS`].
+    /// Compares the matrix with the source times a fitted factor for each input channel. If the noise is still too high, also
+    /// fits a factor for each output channel. If both factors together explain the noise, the finding becomes "not judged". For
+    /// [`PRODUCERS`] there is then no finding, because their rows may hold the input factors of the next matrix.
     fn fitted(&self) -> Distance {
         let (_, x) = fit(&self.matrix, &self.source, false);
         let distance = self.distance(&x);
@@ -308,9 +308,9 @@ fn fit(matrix: &Matrix, source: &[f32], outputs: bool) -> (Vec<f64>, Vec<f32>) {
 /// Number of neighbouring columns whose factors are compared with their common median.
 const NEAR: usize = 16;
 
-/// True if more than an eighth of the factors differ from the median of their 16 neighbours by more than four times the error
-/// that the noise of the fitted matrix explains. A single wrong scale does not count: it changes all factors of its group
-/// equally.
+/// True if fitted column factors vary more between neighbouring columns than noise explains: more than an eighth of them differ
+/// from the median of their 16 neighbours by more than four times the error that `fitted`, the noise of the fitted matrix,
+/// causes. A single wrong scale does not count: it changes all factors of its group equally.
 fn varies(factors: &[f64], fitted: &Against, rows: usize) -> bool {
     let error = 4.0 * (fitted.noise / fitted.signal / rows.max(1) as f64).sqrt();
     let apart = |near: &[f64]| {

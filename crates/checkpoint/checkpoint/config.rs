@@ -133,7 +133,7 @@ impl Section {
 }
 
 impl Modules {
-    /// Parses a name, a pattern, or `re:` followed by a regular expression.
+    /// Parses a rule that selects modules: a name, a pattern, or `re:` followed by a regular expression.
     ///
     /// # Errors
     /// Returns an error if the regular expression is invalid.

@@ -63,10 +63,10 @@ impl Noise {
 }
 
 impl Shortfall {
-    /// Measures the noise of a matrix against a source `[rows, cols]` of finite values. `noise` is the squared error of all
-    /// elements: cells and elements below the mean error are not counted as outliers. `fitted` is true if the source was
-    /// multiplied by fitted column factors. Columns whose RMS code is below one step then never count as outliers: noise
-    /// dominates their factors.
+    /// Measures the noise of a matrix against `source`, the values `[rows, cols]` before quantization, which are finite. `noise`
+    /// is the squared error of all elements. Cells (parts of rows) and elements are outliers only if their error is above its
+    /// mean. `fitted` is true if the source was multiplied by fitted column factors. Columns whose RMS code is below one step
+    /// then never count as outliers, because noise dominates their factors.
     pub fn new(matrix: &Matrix, source: &[f32], noise: f64, fitted: bool) -> Self {
         let (rows, cols) = (matrix.rows, matrix.cols);
         let plain = plain_scales(matrix, source);

@@ -1,4 +1,4 @@
-//! Names and shapes by which files of other programs store the codes, scales and zero points of a quantized tensor.
+//! Tensor names and shapes that other programs use for the codes, scales and zero points of a quantized tensor.
 
 use safetensors::Dtype;
 

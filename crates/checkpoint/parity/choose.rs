@@ -33,9 +33,9 @@ impl Explanation {
         }
     }
 
-    /// Creates an explanation from its test on a sample. `explains` has a flag for each differing entry: true if the explanation
-    /// predicts its stored bytes. `alarms` has a flag for each matching entry: true if the explanation wrongly predicts a
-    /// difference. Returns `None` if no difference is explained.
+    /// Creates an explanation from its test on a sample of codes or scales. `explains` has a flag for each sampled entry that
+    /// differs: true if the explanation predicts the stored bytes. `alarms` has a flag for each entry that matches: true if the
+    /// explanation wrongly predicts a difference. Returns `None` if no difference is explained.
     pub fn tested(
         cause: Cause,
         detail: String,

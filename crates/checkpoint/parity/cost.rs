@@ -29,9 +29,9 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// True if the rule is far worse than the best rule: its relative L2 error is more than [`FAR`] times as large, or is larger
-    /// and the rule clips most blocks. If the best rule has an error of 0, the values were already in the format; then only a
-    /// rule that clips counts as far worse.
+    /// True if the rule that made the bytes is far worse than the best rule: its relative L2 error is more than [`FAR`] times as
+    /// large, or the rule clips most blocks and has a larger error. If the best rule has an error of 0, the values were already
+    /// in the format; the larger error then counts only if the rule clips a block.
     ///
     /// The limits come from measurements of formats up to 6 bits on ten distributions (normal, uniform, heavy tails, outliers,
     /// tiny, large, …). Rules that clip most blocks are far worse: the rule `vllm` of MX formats has 1.7 to 14 times the best

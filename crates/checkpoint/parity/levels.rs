@@ -1,4 +1,5 @@
-//! Hypotheses about the global scales that the quantizer used.
+//! Hypotheses about the global scales that the quantizer used: the stored scales, their reciprocals, or scales that it did not
+//! store.
 
 use super::maker::Maker;
 use super::problem::Problem;

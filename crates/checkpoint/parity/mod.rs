@@ -2,10 +2,11 @@
 //! them, finds out what went wrong.
 //!
 //! First, the rules that reproduce the bytes of a sample are compared with all bytes. If no rule matches, every combination of
-//! rule, order of codes and scales, encoding, global scale and input is compared with a sample. The simplest combination that
-//! reproduces the sample becomes the reference. Then the rows and columns with remaining differences are described, and every
-//! cause that can be simulated is tested on differing and on matching bytes. A cause is reported only if it predicts the stored
-//! bytes. Causes with the same predictions are reported together. Differences that no cause predicts are called unknown.
+//! rule, order of codes and scales, encoding, global scale and input fault (e.g. negated values) is compared with a sample. The
+//! simplest combination that reproduces the sample becomes the reference. Then the rows and columns with remaining differences
+//! are described, and every cause that can be simulated is tested on differing and on matching bytes. A cause is reported only if
+//! it predicts the stored bytes. Causes with the same predictions are reported together. Differences that no cause predicts are
+//! called unknown.
 
 pub mod bytes;
 mod cause;

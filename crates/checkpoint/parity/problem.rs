@@ -1,4 +1,5 @@
-//! The inputs of a diagnosis (source values and stored bytes), and samples of their groups and elements.
+//! The inputs of a diagnosis (source values and stored bytes), and samples of their elements and groups (elements under one
+//! scale).
 
 use std::sync::atomic::AtomicUsize;
 

@@ -1,4 +1,5 @@
-//! Finds the rules that reproduce the stored bytes, among all known rules of a format.
+//! Finds the rules that reproduce the stored bytes, among all known rules of a format. A rule defines how scales are computed and
+//! values are rounded.
 
 use super::maker::{Maker, name};
 use super::problem::Sample;

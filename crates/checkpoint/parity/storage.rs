@@ -1,4 +1,4 @@
-//! Findings about the storage of the bytes, and about the input of the quantizer.
+//! Reports a wrong order or encoding of the stored bytes, a faulty input of the quantizer, or a wrong global scale.
 
 use super::levels::Level;
 use super::maker::Maker;

@@ -1,4 +1,4 @@
-//! Checks of the files of a checkpoint and of its configuration.
+//! Checks that the files of a checkpoint are complete, and that its configuration is understood and agrees with the tensor names.
 
 use super::{Check, Finding, Severity};
 use crate::checkpoint::config::Section;

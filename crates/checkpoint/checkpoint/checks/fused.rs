@@ -1,4 +1,5 @@
-//! Checks that matrices have equal scales if a fused kernel reads a single scale for all of them.
+//! Checks that matrices have equal scales if a fused kernel computes them together (q, k and v; gate and up) and reads one scale
+//! for all of them.
 
 use std::collections::BTreeSet;
 

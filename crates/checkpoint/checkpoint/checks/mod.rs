@@ -1,4 +1,4 @@
-//! The checks of a checkpoint, and their findings.
+//! Checks of a quantized checkpoint. Each check tests one condition, and reports faults or doubts as findings.
 
 pub mod files;
 pub mod fused;
@@ -107,9 +107,9 @@ pub const CHECKS: &[&Check] = &[
     &source::PART_OFF,
 ];
 
-/// Removes findings that follow from other findings. For a matrix without its scales or zero points, removes findings about its
-/// format, gain and SQNR. For a matrix with NaN, removes the finding that its SQNR is NaN. If an inverted scale or a missing
-/// tensor was reported twice, removes the second report.
+/// Removes findings that only follow from other findings. For a matrix without its scales or zero points, removes findings about
+/// its format, gain (size of its outputs) and SQNR. For a matrix with NaN, removes the finding that its SQNR is NaN. If an
+/// inverted scale or a missing tensor was reported twice, removes the second report.
 pub fn leave_out_consequences(findings: &mut Vec<Finding>) {
     let of = |checks: &[&Check]| -> BTreeSet<String> {
         let found = findings.iter().filter(|finding| finding.is_of(checks));

@@ -67,9 +67,9 @@ const ROUNDED: f64 = -0.5;
 /// format and name.
 pub const KIN: (f64, f64) = (NEAREST, 4.0);
 
-/// Returns the noise limit for outliers among the rows, columns or matrices whose noise is `all`: the median plus a margin, in dB
-/// above the noise of rounding. The margin is at least `strict` if the median is at most `near`, otherwise at least 6 dB. `None`
-/// without finite values.
+/// Returns the limit above which the noise of a row, column or matrix makes it an outlier. `all` holds the noise of all of them,
+/// in dB above the noise of rounding. The limit is the median plus a margin that grows with the spread, and at least 0. The
+/// margin is at least `strict` if the median is at most `near`, otherwise at least 6 dB. `None` if `all` has no finite values.
 pub fn limit(all: &[f64], (near, strict): (f64, f64)) -> Option<f64> {
     let (median, deviation) = spread(all)?;
     let margin = match median <= near {

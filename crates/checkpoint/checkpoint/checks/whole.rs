@@ -33,8 +33,9 @@ type Layers<'n> = BTreeMap<usize, BTreeSet<&'n str>>;
 /// tensor by mistake.
 const RARE: usize = 16;
 
-/// Reports tensors that a layer with a rare set of tensors lacks. A tensor counts as missing if at least two other layers have a
-/// superset of the tensors of this layer, and all of these layers have the tensor.
+/// Reports tensors that a layer lacks although similar layers have them. Only layers with a rare set of tensors (see `RARE`) are
+/// checked. A tensor counts as missing if at least two other layers have all tensors of this layer and more, and if all of these
+/// layers have the tensor.
 pub fn layers(matrices: &Matrices) -> Vec<Finding> {
     let mut lists: BTreeMap<&str, Layers> = BTreeMap::new();
     for (name, _) in matrices.iter().filter(|(_, parts)| parts.codes.is_some()) {
@@ -100,9 +101,9 @@ fn parent(rest: &str) -> (&str, &str) {
 /// Number of elements that are compared at a time.
 const PIECE: usize = 1 << 20;
 
-/// Reports source tensors that the checkpoint lacks, and unquantized tensors that differ from the source. `used` are the source
-/// tensors from which quantized matrices were made. If `folded` is true, values are not compared, because channel factors changed
-/// them.
+/// Reports source tensors that the checkpoint lacks, and unquantized tensors that differ from the source. `used` names the source
+/// tensors from which quantized matrices were made; they are not missing. If `folded` is true, values are not compared, because
+/// channel factors of the weights may have been moved into these tensors, e.g. into norms.
 pub fn against(matrices: &Matrices, source: &Matrices, used: &BTreeSet<&str>, folded: bool) -> Vec<Finding> {
     let mut held: HashMap<_, Vec<(String, &str)>> = HashMap::new();
     for (name, _) in source.iter().filter(|(_, parts)| parts.codes.is_some()) {

@@ -1,4 +1,5 @@
-//! The conventions of programs that write quantized checkpoints, one file for each program.
+//! Conventions of programs that write quantized checkpoints: tensor names, packing, configuration keys. One file for each
+//! program.
 
 mod awq;
 mod compressed_tensors;

@@ -1,5 +1,6 @@
-//! Finds the source tensors from which a quantized matrix was made. The source may have another prefix, be an expert of a stack,
-//! be some rows of a fused matrix, or be quantized itself. A quantized stack or fused matrix may have several source tensors.
+//! Finds the source tensors from which a quantized matrix was made. A source tensor may have another name prefix, may hold the
+//! matrix as one expert of a stack or as some rows of a fused matrix, or may be quantized itself. A quantized stack or fused
+//! matrix may have several source tensors.
 
 mod place;
 mod prefixes;

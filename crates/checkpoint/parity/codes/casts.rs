@@ -1,4 +1,4 @@
-//! Tries causes in the cast of quotients to codes: rounding, ties, limits, precision.
+//! Tries causes in the cast of quotients (elements divided by their scale) to codes: rounding, ties, limits, precision.
 
 use super::{Codes, bracket};
 use crate::parity::maker::Maker;
