@@ -4,8 +4,8 @@
 //! point. The hardware finds the largest exponent of these terms and truncates each term towards zero, to a fixed number of
 //! fraction bits below that exponent. It adds the truncated terms exactly, and truncates the sum towards zero to the number of
 //! bits that it keeps of an f32. The exponent of a product is the sum of the exponents of its factors. The product of two
-//! significands may be 2 or more; it is not normalized, so it then has one more bit. Zeros have no exponent. The order of the
-//! terms of a step does not matter; the order of steps does.
+//! significands may be 2 or more; it is not normalized, so it then has one more bit. Terms that are zero do not count for the
+//! largest exponent. The order of the terms of a step does not matter; the order of steps does.
 //!
 //! NVIDIA does not document this rule. Measurements confirm it: every `wgmma` shape of `kernels/wgmma.cu` gives the bits of this
 //! model on 10⁶ vectors and more (`docs/findings/tensor-core-sums.md`). arXiv 2511.10909 and 2512.07004 describe similar models.

@@ -1,4 +1,4 @@
-//! Compares two tensors element by element, in f64: |got − want| ≤ bound.
+//! Compares a tensor `got` with its reference `want` element by element, in f64. An element passes if |got − want| ≤ bound.
 //!
 //! The bound is either the rule of numpy and torch, `atol + rtol·|want|`, or one bound for each element, from the error analysis
 //! of an operation. A fast first pass counts the elements that are surely within their bounds; a second pass describes the

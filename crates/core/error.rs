@@ -169,8 +169,8 @@ const LISTED: usize = 8;
 /// similar.
 ///
 /// Case does not matter. If a name differs from `wrong` by at most one typo, only that name is suggested. Otherwise all names
-/// that begin with `wrong` are listed, then the names that contain a word ending in `wrong`. If no name is listed, the name with
-/// the fewest typos is suggested, unless it has too many.
+/// that begin with `wrong` are listed, then the names with a word (between `_`) that ends in `wrong`. If no name is listed, the
+/// name with the fewest typos is suggested, unless it has more typos than 1 plus a third of its length.
 pub fn did_you_mean<'a>(wrong: &str, valid: impl IntoIterator<Item = &'a str>) -> String {
     let wrong = wrong.to_lowercase();
     let valid: Vec<(String, &str)> = valid.into_iter().map(|name| (name.to_lowercase(), name)).collect();

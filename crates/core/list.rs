@@ -1,4 +1,4 @@
-//! Lists in the order in which items first appear.
+//! Removes duplicates from lists, and groups items by key. The results are in the order in which items or keys first appear.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -1,4 +1,5 @@
-//! Patterns of dotted names: sites, tensors, recipes, cells.
+//! Patterns that select dotted names: of sites (tensors of a model), tensors in files, recipes, and cells (parts of an
+//! experiment).
 
 use crate::error::{Error, Result, counted, did_you_mean};
 use crate::text::shown;

@@ -1,4 +1,4 @@
-//! Measurements of a run. The runner writes them as [`Record`]; gates and reports read nothing else.
+//! Measurements of a run. The runner writes them as [`Record`]; gates (pass/fail checks) and reports read nothing else.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

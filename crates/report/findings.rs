@@ -13,8 +13,9 @@
 //!   }}
 //!   ```
 //!
-//! A QUANTITY is `PHASE SITE METRIC OVER`. OVER selects or combines layers: `mean`, `median`, `min`, `max`, `first`, `last`, a
-//! layer's number, or `-` for sites outside layers. Values are means over windows.
+//! A QUANTITY is `PHASE SITE METRIC OVER`. PHASE is `local` (each layer's own error) or `cumulative`, and SITE is a tensor of the
+//! model. OVER selects or combines layers: `mean`, `median`, `min`, `max`, `first`, `last`, a layer's number, or `-` for sites
+//! outside layers. Values are means over the input windows of the run.
 
 use super::index::{self, Quantity};
 use super::{Summarized, number};

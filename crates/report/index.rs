@@ -1,4 +1,4 @@
-//! Index of a run's summaries.
+//! Index of a run's summaries (statistics over input windows) by recipe, measured quantity and layer.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

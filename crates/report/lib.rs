@@ -1,4 +1,4 @@
-//! Reports. Each report is a pure function of a run, and all use the same numbers.
+//! Reports of a run: HTML, Markdown, JUnit XML, text. Each report is a pure function of the run, and all show the same numbers.
 
 pub mod cases;
 pub mod chart;
@@ -227,8 +227,8 @@ impl<'a> Summarized<'a> {
     }
 
     /// Names the smallest format that passes, by its size in caches; if no format has a size in caches, by the size of its
-    /// weights. Of equally small formats, it names the one with the least error. Returns `None` if no format passes, any cell was
-    /// not selected, any gate was not checked, or the model hardly predicts the text.
+    /// weights. Of equally small formats, it names the one with the least error. Returns `None` if no format passes, the run left
+    /// out any cell (recipe, phase and window), any gate was not checked, or the model hardly predicts the text.
     fn smallest(&self) -> Option<String> {
         let judged = matches!(self.tally.outcome, Outcome::Pass | Outcome::Fail)
             && self.tally.not_judged == 0
@@ -257,9 +257,9 @@ impl<'a> Summarized<'a> {
         Some(sentence(among, &answer))
     }
 
-    /// Returns the size and candidate of the smallest passing recipe, and the recipes that it was ranked with. Recipes with
-    /// different gates cannot be compared: only the largest set of recipes with the same gates is ranked. Returns `None` if
-    /// several sets are the largest, or if no recipe passes.
+    /// Returns the size and candidate of the smallest passing recipe. Recipes with different gates cannot be compared: only the
+    /// largest set of recipes with the same gates is ranked. Also returns the names in this set, or `None` if all recipes with
+    /// gates are in it. The whole result is `None` if several sets are the largest, or if no recipe passes.
     fn smallest_of<'c>(
         &self,
         sized: &[(f64, &'c Candidate<'c>)],

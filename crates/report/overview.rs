@@ -1,4 +1,4 @@
-//! The overview table of every report: one row per recipe, one column per property.
+//! The overview table of every report: one row per recipe (choice of formats or kernels), one column per property.
 
 use super::index::Index;
 use super::recipes::{Candidate, Gate, Group};

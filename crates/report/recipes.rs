@@ -1,4 +1,4 @@
-//! The recipes of a run for reports: sorted, grouped, and with their verdicts.
+//! The recipes (choices of formats or kernels) of a run, as reports show them: sorted, grouped, and with their verdicts.
 
 use std::collections::{HashMap, HashSet};
 
@@ -96,9 +96,9 @@ pub fn candidates<'a>(run: &'a Run, show: &'a dyn Show, index: &Index) -> Vec<Ca
     candidates
 }
 
-/// Gives distinct colours to the most important recipes. The order of importance is: recipes with gates; then recipes that the
-/// fewest other recipes beat in both size and error; then recipes with the smallest error. Colours are assigned in the
-/// experiment's order.
+/// Gives distinct colours to the [`SLOTS`] most important recipes; the others are grey. The order of importance is: recipes with
+/// gates; then recipes that the fewest other recipes beat in both size and error; then recipes with the smallest error. Colours
+/// are assigned in the experiment's order.
 fn colour(run: &Run, show: &dyn Show, candidates: &mut [Candidate], error: &dyn Fn(&str) -> f64) {
     let drawn = |candidate: &&Candidate| candidate.group == Group::Plain || !show.ranks_sizes();
     // Two costs of a candidate, error and size: smaller is better.

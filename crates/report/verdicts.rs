@@ -1,4 +1,4 @@
-//! Counts and describes the verdicts of a run for all reports.
+//! Counts and describes the verdicts of a run (results of gates on recipes) for all reports.
 
 use std::collections::HashSet;
 

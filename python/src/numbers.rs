@@ -1,4 +1,4 @@
-//! Elements of tensors as numbers.
+//! Converts the elements of tensors to f64.
 
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;

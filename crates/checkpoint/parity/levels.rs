@@ -1,5 +1,5 @@
-//! Hypotheses about the global scales that the quantizer used: the stored scales, their reciprocals, or scales that it did not
-//! store.
+//! Hypotheses about the global scales that the quantizer used: the stored scales, perhaps as another rule defines them (e.g. as
+//! reciprocals), the stored scales times a factor, or scales that the quantizer computed itself.
 
 use super::maker::Maker;
 use super::problem::Problem;

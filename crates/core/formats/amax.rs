@@ -72,8 +72,9 @@ fn magnitudes<S: pulp::Simd, const N: usize>(simd: S, block: &[S::f32s; N]) -> S
     })
 }
 
-/// Computes the largest magnitude of each block of 16 elements, which is one SIMD vector. Reducing a single block would take
-/// mostly shuffles, so 32 blocks are reduced together: each call of [`halved`] keeps the larger of two neighbouring lanes.
+/// Computes the largest magnitude of each block of 16 elements, for SIMD vectors of 16 lanes (elements), so that a block is one
+/// vector. Reducing a single block would take mostly shuffles. So 32 blocks are reduced together: each call of [`halved`] keeps
+/// the larger of two neighbouring lanes.
 #[inline(always)]
 fn of_vectors<S: pulp::Simd, const N: usize>(simd: S, vectors: &[[S::f32s; N]], largest: &mut [u32]) {
     let mut lanes = [0; 512];

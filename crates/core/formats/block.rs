@@ -1,4 +1,4 @@
-//! Block formats: an element type with no, one or two levels of scales.
+//! Block formats: an element type with zero, one or two levels of scales.
 
 use safetensors::Dtype;
 

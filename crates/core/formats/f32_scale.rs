@@ -36,8 +36,8 @@ pub struct F32Rule {
 
 impl F32Rule {
     /// Computes the scale of each block from `amax`, the bits of the block's largest magnitude. Fills `stored` with the bytes of
-    /// the scales, and `factors` with the factor or divisor of each block's elements. `round` rounds a scale to its stored type
-    /// and returns its value and bytes.
+    /// the scales, and `factors` with the number by which each block's elements are multiplied or divided. `round` rounds a scale
+    /// to its stored type and returns its value and bytes.
     #[inline(always)]
     pub(super) fn encode<const N: usize>(
         &self,

@@ -143,8 +143,8 @@ impl MiniFloat {
 
     /// Splits the bits of a finite f32 magnitude for rounding. Returns the tuple (significand, drop, base), from which the code
     /// is `base + round(significand / 2^drop)`. The significand includes the leading one, and `drop` is the number of its low
-    /// bits that the format cannot store. `base` is the code of the smallest value of the binade minus the leading one, which the
-    /// significand adds.
+    /// bits that the format cannot store. `base` is the code of the smallest value of the binade less 2^M (M as in
+    /// [`MiniFloat`]), because the leading one of the significand adds 2^M.
     #[inline(always)]
     const fn split(&self, magnitude: u32) -> (u32, u32, u32) {
         let field = magnitude >> 23;
@@ -301,9 +301,9 @@ impl Cast for Added {
         };
         let magnitude = (x.to_bits() & 0x7fff_ffff).min(most);
         let quantum = (magnitude & 0x7f80_0000).max(lowest);
-        // One ulp of `lift` is one step of the code, so that the addition of `lift` rounds the magnitude to a whole step. The low
-        // bits of `lift` hold the code of the binade's smallest value minus the leading one, so that the low bits of the sum are
-        // the code of the result.
+        // One ulp of `lift` is one step of the format, so the addition of `lift` rounds the magnitude to whole steps. The low
+        // bits of `lift` hold (E − 1)·2^M, with E and M as in [`MiniFloat`], or 0 for subnormals. The magnitude adds 2^M + m
+        // steps, or m steps for subnormals. So the low bits of the sum are the code.
         let lift = quantum + (quantum >> shift) + (shift << 23) - (lowest >> shift);
         let sum = f32::from_bits(magnitude) + f32::from_bits(lift);
         let rounded = sum.to_bits() & 0xffff;

@@ -3,7 +3,8 @@
 //! All libraries decode the same bytes to the same values, up to the last bit of a product. But they encode the same values to
 //! different bytes. Each library's rule is a row of a table. `amax_b` is the largest magnitude of a block, and `amax` the largest
 //! magnitude of all blocks under one global scale. Encoding multiplies values by the f32 `G = span/amax` (see
-//! [`Nvfp4Rule::span`]), and decoding multiplies codes by the f32 `g`. Without a global scale, `G` and `g` are 1.
+//! [`Nvfp4Rule::span`]). Decoding multiplies by the f32 `g`, the inverse of `G` up to rounding. Without a global scale, `G` and
+//! `g` are 1.
 
 use super::cast::{Cast, INFINITY_BITS, Operation};
 use super::element::UE4M3_CAST;

@@ -1,4 +1,4 @@
-//! Format strings: `[rht<N>/]element[(cast)][/<group>:<scale>[(rule)]][/<group>:f32]`.
+//! Reads and writes format strings: `[rht<N>/]element[(cast)][/<group>:<scale>[(rule)]][/<group>:f32]`.
 //!
 //! The prefix `rht<N>` rotates groups of N channels by a random Hadamard transform. An element may be a table of values such as
 //! `lut(-1,-0.3,0.3,1)`. There are at most two levels of scales: block scales, and an f32 global scale above E4M3 block scales.

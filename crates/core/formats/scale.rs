@@ -98,8 +98,8 @@ impl Scale {
     }
 
     /// Computes the scale of each block from `amax`, the bits of the block's largest magnitude. Fills `stored` with the bytes of
-    /// the scales, and `factors` with the factor or divisor of each block's elements. Rules that try several scales also read the
-    /// elements: `x` holds blocks of `width` elements.
+    /// the scales, and `factors` with the number by which each block's elements are multiplied or divided. `x` holds the
+    /// elements, in blocks of `width`; only rules that try several scales read them.
     #[inline(always)]
     pub(super) fn encode(
         &self,

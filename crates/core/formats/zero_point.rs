@@ -187,9 +187,9 @@ impl Affine {
         shift: 0.0,
     };
 
-    /// Encodes or decodes the elements of blocks. Encoding (`BACK` is false) maps elements, by the factor and shift of their
-    /// block, to the numbers that are then rounded to codes. Decoding (`BACK` is true) maps codes, given as f32, to values by the
-    /// scale and zero point.
+    /// Encodes or decodes the elements of blocks. Encoding (`BACK` is false) maps elements to the numbers that are then rounded
+    /// to codes; `numbers` holds the factor and the shift of each block. Decoding (`BACK` is true) maps codes, given as f32, to
+    /// values; `numbers` holds the scale and the zero point of each block.
     #[inline(always)]
     pub(super) fn apply<const BACK: bool>(&self, x: Blocks, numbers: [&[f32]; 2], out: &mut [f32]) {
         let [encoding, decoding] = [self.rule.narrow_encoding, self.rule.narrow_decoding];

@@ -1,4 +1,4 @@
-//! Parts of a matrix of scales. Each part is laid out separately in the buffer.
+//! Parts of a matrix of scales, e.g. its groups of rows. Each part is laid out separately in the buffer.
 
 use std::ops::Range;
 

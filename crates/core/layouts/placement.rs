@@ -1,4 +1,4 @@
-//! A layout applied to the shape of a matrix.
+//! Computes the offset of each scale of a matrix in the GEMM's buffer, from the layout and the shape of the matrix.
 
 use super::part::Part;
 use super::table::{Groups, Layout};

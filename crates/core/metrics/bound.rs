@@ -1,4 +1,4 @@
-//! Bound that a gate imposes on a metric.
+//! Bound that a gate (a pass/fail check) imposes on a metric, e.g. `>= 0.999`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -34,9 +34,9 @@ impl Bound {
         }
     }
 
-    /// Formats a value that is shown next to the bound. Returns `text`, the value in few digits, unless it misleads: its number
-    /// is on the other side of the bound than the value, or is zero although the value is not. In that case, the result has the
-    /// fewest digits that do not mislead.
+    /// Formats a value that is shown next to the bound. `text` is the value in few digits, and is returned unless it misleads. It
+    /// misleads if its number is on the other side of the bound than the value, or is zero although the value is not. In that
+    /// case, the result has the fewest digits that do not mislead.
     pub fn beside(self, text: String, value: f64) -> String {
         let true_to = |text: &str| {
             // The text `>0.9999` does not show if the value is above or below a bound of, say, 0.99995.

@@ -30,8 +30,8 @@ metrics! {
 
     /// The exponent b of error ≈ a · steps^b, by least squares on the logarithms of errors up to [`MOST`]. b is 0 for a state
     /// that forgets its errors, 1/2 for independent errors that add up, and 1 for systematic errors. b is undefined if an error
-    /// is 0, or if fewer than two errors are at most [`MOST`]. b is finite, because the logarithms of two numbers of steps, which
-    /// are below 2⁵³, differ by more than 2⁻⁵³.
+    /// is 0, or if fewer than two errors are at most [`MOST`]. b is finite: numbers of steps are below 2⁵³, so the logarithms of
+    /// two of them differ by more than 2⁻⁵³.
     GROWTH "growth" "" Lower Exponent [-COUNT, COUNT] Growth(|growth| exponent(&growth.points));
         "exponent b of error = a * steps^b: 0 if errors are forgotten, 1/2 if they add up at random, 1 if they are \
          biased"

@@ -1,5 +1,6 @@
-/// Agreement of a Swap-FFN model with the reference. The model expands a token to many cores; each core decides on exchanges of
-/// vectors with memory banks. A core agrees if all its decisions so far equal those of the reference.
+/// Agreement of a Swap-FFN model with the reference. The model expands each token to many vectors, one for each of its cores. For
+/// each core, it decides several times whether to exchange the vector with one of four memory banks. A core agrees if all its
+/// decisions so far equal those of the reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct History {
     /// Number of cores, summed over all tokens of the batch.

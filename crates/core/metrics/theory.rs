@@ -7,8 +7,8 @@ use super::{COSINE, Pair};
 /// Returns the noise-to-signal ratio (NSR) of rounding to a float with M = `mantissa_bits`, for log-uniform significands without
 /// overflow and underflow: 2^(−2M) ln 2 / 18, which is an SQNR of 6.02 M + 14.14 dB.
 ///
-/// Derivation: the error is uniform over a unit in the last place u = 2^(e−M) and has the variance u²/12; the mean of x² in a
-/// binade is ∫ x² dx/x / ln 2 = 3/2 · 4^e / ln 2.
+/// Derivation for x in the binade from 2^e to 2^(e+1): the error is uniform over a unit in the last place u = 2^(e−M) and has the
+/// variance u²/12; the mean of x² is ∫ x² dx/x / ln 2 = 3/2 · 4^e / ln 2.
 pub fn float_nsr(mantissa_bits: u32) -> f64 {
     0.25f64.powi(mantissa_bits as i32) * std::f64::consts::LN_2 / 18.0
 }
@@ -37,9 +37,9 @@ metrics! {
     SCORE_ERROR "score_error" "" Lower Significant [0.0, RATIO] Threshold(|threshold| threshold.mean(threshold.error));
         "standard deviation of the scores' error over that of the scores, mean over rows"
 
-    /// Mean over contested rows (more than k items) of 1 − φ(z) ε / (√(2π) p) with z = Φ⁻¹(1 − p), where φ is the density and Φ
-    /// the distribution function of N(0, 1). Each row has its own ε (see [`SCORE_ERROR`]) and its own fraction p of selected
-    /// items. The formula is a first-order approximation, which may be far below 0.
+    /// Expected recall, as a mean over contested rows (more than k items). For a row with score error ε (see [`SCORE_ERROR`]) in
+    /// which a fraction p of the items is selected, it is 1 − φ(z) ε / (√(2π) p) with z = Φ⁻¹(1 − p), where φ is the density and
+    /// Φ the distribution function of N(0, 1). The formula is a first-order approximation, which may be far below 0.
     RECALL_THEORY "recall_theory" "" Higher Share [-RATIO, 1.0] Threshold(|threshold| threshold.mean(threshold.expected));
         "recall of normal scores with an independent error of the measured size, to first order"
 

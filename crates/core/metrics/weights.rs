@@ -1,4 +1,4 @@
-//! Size of the weights that a recipe rounds to other formats.
+//! Size of the weights that a recipe (a choice of formats for the tensors of a model) rounds to other formats.
 
 metrics! {
     /// Scales that a whole tensor shares are not counted.

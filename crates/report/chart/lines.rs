@@ -1,4 +1,5 @@
-//! A line chart, one line per series. The horizontal axis counts layers, events, steps or tokens.
+//! A line chart, one line per series. The horizontal axis counts layers, steps, tokens, or events (the stages of a Swap-FFN
+//! model).
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Draws the bounds of gates as lines in charts.
+//! Draws the bounds of gates (pass/fail checks on metrics) as lines in charts.
 
 use crate::chart::Bound;
 use crate::index::Quantity;

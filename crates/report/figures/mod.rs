@@ -228,9 +228,9 @@ pub fn plain_lines(run: &Summarized, title: &str, quantity: Quantity, log: bool,
     })
 }
 
-/// Returns a chart with the lines `all`, followed by charts that stay closed until the reader opens them: these repeat the lines
-/// that are grey in the first chart, in distinct colours. All charts have the same axis. `finish` completes each chart, and
-/// returns its caption.
+/// Returns a chart with the lines `all`, some of which may be grey, followed by charts that repeat the grey lines in distinct
+/// colours. The further charts stay closed until the reader opens them. All charts have the same axis. `finish` completes each
+/// chart, and returns its caption.
 fn with_lines(chart: &Lines, all: Vec<Series>, finish: impl Fn(&mut Lines) -> String) -> Vec<Figure> {
     let values = all.iter().flat_map(|series| series.points.iter().map(|point| point.1));
     let range: Vec<f64> = values.chain(chart.range.iter().copied()).collect();

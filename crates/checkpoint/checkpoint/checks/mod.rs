@@ -108,8 +108,8 @@ pub const CHECKS: &[&Check] = &[
 ];
 
 /// Removes findings that only follow from other findings. For a matrix without its scales or zero points, removes findings about
-/// its format, gain (size of its outputs) and SQNR. For a matrix with NaN, removes the finding that its SQNR is NaN. If an
-/// inverted scale or a missing tensor was reported twice, removes the second report.
+/// its format, gain (ratio of output to input magnitude) and SQNR. For a matrix with NaN, removes the finding that its SQNR is
+/// NaN. If an inverted scale or a missing tensor was reported twice, removes the second report.
 pub fn leave_out_consequences(findings: &mut Vec<Finding>) {
     let of = |checks: &[&Check]| -> BTreeSet<String> {
         let found = findings.iter().filter(|finding| finding.is_of(checks));

@@ -78,8 +78,8 @@ pub fn parts(name: &str, parts: &Parts, convention: &Convention, symmetric: Opti
     findings
 }
 
-/// For a matrix without codes: true if a tensor is left over from its quantization (a scale, zero point or group index). False
-/// for a floating-point vector of the model whose name only looks like the name of a scale.
+/// True if a matrix without codes has a tensor that is left over from its quantization (a scale, zero point or group index).
+/// False for a floating-point vector of the model whose name only looks like the name of a scale.
 pub fn is_stray(parts: &Parts) -> bool {
     let stray = |tensor: &Tensor| {
         let named = ["weight_", ".scales", ".qzeros", ".g_idx", "_scale_inv"];

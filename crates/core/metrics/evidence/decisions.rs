@@ -1,5 +1,5 @@
-//! Decisions of Swap-FFN, a model that exchanges vectors with banks of memory. Each row decides if its gate is open, and which
-//! bank it selects.
+//! Decisions of Swap-FFN, a model that exchanges vectors with banks of memory. For each row (one vector), the model decides if
+//! the gate is open, i.e. if it exchanges the vector, and selects the bank.
 
 /// Decision of one row of Swap-FFN: its gate (open or closed), its memory bank, and the margins of the logits that decide both.
 #[derive(Clone, Copy, Debug, PartialEq)]
