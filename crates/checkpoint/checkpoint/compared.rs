@@ -273,8 +273,8 @@ impl<'a> Pair<'a> {
 }
 
 /// Fits y = f[col] · x by least squares, where y are the stored elements and x the source. With `outputs`, fits y = g[row] ·
-/// f[col] · x: alternates between row and column factors, which converges within a few iterations if such factors exist. All
-/// factors are positive. Returns f, and the source times all factors.
+/// f[col] · x: the fit alternates between row and column factors, which converges within a few iterations if such factors exist.
+/// All factors are positive. Returns f, and the source times all factors.
 fn fit(matrix: &Matrix, source: &[f32], outputs: bool) -> (Vec<f64>, Vec<f32>) {
     let (rows, cols) = (matrix.rows, matrix.cols);
     let stored = matrix.values();

@@ -1,4 +1,4 @@
-//! A dot chart: one row per recipe, dots on one logarithmic axis.
+//! A dot chart: one row per recipe; the dots of a row are its values on a logarithmic axis that all rows share.
 
 use super::scale::Scale;
 use super::{Area, Chart, GREY, Mark, Svg, short, width};
