@@ -1,5 +1,5 @@
-//! The digest of the sources that compute results. A changed digest means that a program may compute other results: runs of the
-//! two programs then count as different.
+//! Digest of the Rust sources that compute the results of a run. Two builds of this program with different digests may compute
+//! different results: their runs count as runs of different programs.
 //!
 //! The build script also includes this file.
 

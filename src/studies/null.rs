@@ -1,5 +1,5 @@
-//! The null experiment: correct code, measured on other data of the same distribution, to calibrate the gates of a study. Its
-//! recipes are those of the study, computed correctly; noise may replace their rounding errors.
+//! The null experiment: measures correct code on other data of the same distribution, to calibrate the gates (pass/fail checks)
+//! of a study. Its recipes are the study's recipes, computed correctly; noise may replace their rounding errors.
 
 use std::collections::HashMap;
 
@@ -50,11 +50,11 @@ pub trait Candidate: Clone + Serialize + DeserializeOwned {
         louder(self, name, gain)
     }
 
-    /// Returns the recipe as correct code computes it. The flag is false if the recipe rounds nothing, so that noise cannot
-    /// replace its rounding errors.
+    /// Returns the recipe as correct code computes it, and a flag: true if the recipe rounds, so that noise can replace its
+    /// rounding errors.
     ///
     /// # Errors
-    /// Returns an error if correct code on the CPU cannot compute the recipe. The error is the reason.
+    /// Returns the reason if correct code on the CPU cannot compute the recipe.
     fn right(&self, _phase: Phase) -> Result<(Self, bool), String> {
         Ok((self.clone(), true))
     }

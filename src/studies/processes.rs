@@ -1,9 +1,9 @@
-//! Child processes that share a run. Each process runs the cells of one operation at a time, or a part of the operation's cases
-//! and planted faults, as with `--partition op:NAME:M/N`.
+//! Child processes that share the cells (units of work) of a run. Each process runs the cells of one operation at a time, or a
+//! part of the operation's cases and planted faults, as with `--partition op:NAME:M/N`.
 //!
-//! Threads would not do: a kernel that makes an illegal access or never returns ends the whole process that launched it.
-//! Only the files that a process leaves in the run's folder count: the cells of a process that ended early are missing, and the
-//! run is incomplete.
+//! Threads are not enough: a kernel that makes an illegal access or never returns ends the whole process that launched it. Only
+//! the files that a process leaves in the run's folder count. If a process ends early, its cells are missing, and the run is
+//! incomplete.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;

@@ -1,4 +1,4 @@
-//! Columns and tables of studies with sources: one number for each recipe and source.
+//! Columns and tables in reports of studies with data sources: one number for each recipe and source.
 
 use crate::experiment::Source;
 use crate::report::chart::{Mark, Point};

@@ -1,4 +1,4 @@
-//! Checks of studies with data sources and random samples (draws).
+//! Checks of the data sources of an experiment, and of the number and size of its random samples (draws).
 
 use super::parse::{is_name, no_name};
 use super::study::check_among;
@@ -69,9 +69,9 @@ pub fn check_sources<T>(sources: &[Source<T>], check: impl Fn(&T) -> Result<(), 
     })
 }
 
-/// Checks the sources of an experiment with random samples and text. `check` must accept each source. Random sources need
-/// `draws`; sources for which `is_site` is true (sites of a model) need text. Returns true if there is a source at sites of a
-/// model.
+/// Checks the sources and windows of an experiment whose sources are random numbers or sites (named tensors) of a model.
+/// `check` must accept each source. Sources for which `is_site` is true need a model and text; random sources need `draws`.
+/// Returns true if there is a source at sites of a model.
 pub fn check_sources_and_windows<T>(
     sources: &[Source<T>],
     check: impl Fn(&T) -> Result<(), String>,

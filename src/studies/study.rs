@@ -60,8 +60,8 @@ pub trait Study: Keys + Show + Send + Sync {
     /// Returns an error if no record has such a site.
     fn check_site(&self, at: &str) -> Result<(), String>;
 
-    /// Checks that a gate's site and metric are measured in this model. [`check_site`](Self::check_site) accepts the sites of all
-    /// models.
+    /// Checks that a gate's site and metric are measured in this model. ([`check_site`](Self::check_site) does not check this:
+    /// it accepts the sites of all models.)
     ///
     /// # Errors
     /// Returns an error if the model has no such site, or the metric is not measured at the site.

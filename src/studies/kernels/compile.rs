@@ -169,9 +169,9 @@ impl Compile<'_> {
     }
 }
 
-/// Returns a small case to check launches with: its buffers have the same names as the buffers of `case`, but its inputs are made
-/// quickly. It is the smallest case that needs no model and has the same keys and values; else the smallest with the same key
-/// names; else `case` itself.
+/// Returns a small case to check launches with: its buffers have the same names as the buffers of `case`, but its inputs are
+/// made quickly. This is the smallest case that needs no model and has the same keys (e.g. `dtype`) with the same values as
+/// `case`; else the smallest case with the same keys; else `case` itself.
 pub fn named_by(op: &dyn Op, case: &Case) -> Case {
     let names = |case: &Case| case.keys.iter().map(|(name, _)| *name).collect::<Vec<_>>();
     let cases = op.cases().into_iter().filter(|other| !other.inputs.need_model());

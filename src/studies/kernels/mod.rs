@@ -1,4 +1,5 @@
-//! Study of kernels on a device: every variant runs on every case of its operation, is checked and then timed.
+//! Study of kernels on a device: every variant (kernel implementation) runs on every case (inputs of one test) of its
+//! operation. Its outputs are checked; then it is timed.
 
 pub mod attest;
 mod body;

@@ -1,4 +1,4 @@
-//! Planted faults, which the checks must notice.
+//! Planted faults (mutants): kernels are run with one known fault at a time, to test that the checks notice it.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};

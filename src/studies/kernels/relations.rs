@@ -1,6 +1,7 @@
-//! Hints at the cause of wrong elements, for failure messages; verdicts do not change. A hint is a relation that holds for all
-//! wrong elements: each equals its expected value with the sign flipped, or the expected value in another column or row. Without
-//! a relation, the elements far outside their bounds are described separately: elements just outside would hide their pattern.
+//! Adds hints at the cause of wrong elements to failure messages; verdicts do not change. A hint is a relation that holds for
+//! all wrong elements: each equals its expected value with the sign flipped, or the expected value in another column or row. If
+//! no relation holds, the elements far outside their bounds are described separately: elements just outside would hide the
+//! pattern of the others.
 
 use ulplab_core::metrics::VIOLATIONS;
 use ulplab_operations::ops::judge::{Judge, Measured, Rule, number, pattern};
@@ -51,8 +52,9 @@ struct WrongElements {
 }
 
 impl WrongElements {
-    /// Finds the wrong elements of an output that failed its check. `None` if the check does not compare elements, compares only
-    /// some rows, or has more than [`MOST`] elements; also if the check reported another number of wrong elements (`count`).
+    /// Finds the wrong elements of an output that failed its check. Returns `None` if the check does not compare elements,
+    /// compares only some rows, or compares more than [`MOST`] elements. Also returns `None` if the check reported another
+    /// number of wrong elements (`count`).
     fn new(judge: &Judge, outputs: &Outputs, count: f64) -> Option<Self> {
         let len: usize = judge.shape.iter().product();
         let by_elements = matches!(judge.rule, Rule::Equal { .. } | Rule::Within { .. });

@@ -1,4 +1,4 @@
-//! Selection of the cells that can run on the present GPU.
+//! Selection of the cells (pairs of a kernel variant and a case) that can run on the present GPU.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -1,4 +1,4 @@
-//! The entry points of a kernel file that variants launch. They are compiled one by one.
+//! The entry points of a kernel file that its variants (kernel implementations) launch. They are compiled one by one.
 
 use std::collections::BTreeSet;
 

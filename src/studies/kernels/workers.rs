@@ -30,8 +30,8 @@ const MOST_JOBS: usize = 8;
 const LONG_SHARES: usize = 4;
 pub const MOST_SHARES: usize = 8;
 
-/// Returns the processes for these cells on a machine with `gpus` GPUs; `None` if one process is enough. Without a GPU, programs
-/// are shared among processes only if the user asks for it.
+/// Returns the child processes that share these cells on a machine with `gpus` GPUs; `None` if one process is enough. Without a
+/// GPU, programs are shared among processes only if the user asks for it.
 ///
 /// # Errors
 /// Returns an error if a GPU does not exist.

@@ -1,4 +1,5 @@
-//! Division of a text into calls of a model. It affects only the order of sums, and how often a recurrent state is rounded.
+//! Division of a text into several calls of a model, e.g. one call per token. The division changes only the order of sums, and
+//! how often a recurrent state is rounded (after every call).
 
 use std::num::NonZeroUsize;
 
@@ -13,8 +14,9 @@ const LARGEST: u32 = 6;
 pub enum Calls {
     /// The same number of tokens in each call.
     Even(NonZeroUsize),
-    /// Each call has 1, 2, 4, … or 64 tokens, all equally likely. Each division has another order of sums: one or two tokens are
-    /// computed by dot products, more tokens in blocks, and experts and attention process other groups of rows.
+    /// Each call has 1, 2, 4, … or 64 tokens, all equally likely. Each division has another order of sums: one or two tokens
+    /// are computed by dot products, more tokens in blocks; and the groups of rows that experts and attention process depend on
+    /// the call.
     Drawn { seed: u64, number: u64 },
 }
 

@@ -1,4 +1,5 @@
-//! Checks that a gate's site and metric exist for a model, before the model's weights are read.
+//! Checks that a model has the site (named tensor) of a gate (pass/fail check), and that the gate's metric is measured there.
+//! The model's weights are read only after this check.
 
 use reference::paths::Config;
 use reference::sites::{Decision, Flow};

@@ -1,4 +1,5 @@
-//! Study of a whole model: the model is run with roundings at its sites, and compared with the model without roundings.
+//! Study of a whole model: the model is run with roundings at its sites (named tensors), and compared with the model without
+//! roundings.
 
 mod calls;
 mod measured;

@@ -1,4 +1,5 @@
-//! Recipes of the null experiment: correct computations, on which gates of a model are calibrated.
+//! Recipes of the null experiment of models: computations that are known to be correct. The bounds of gates (pass/fail checks)
+//! are calibrated on their results.
 
 use reference::Site;
 use reference::paths::PATHS;
@@ -42,8 +43,9 @@ fn is_of_a_state(round: &Round) -> bool {
     })
 }
 
-/// Returns the recipe as correct CPU code computes it, without kernels. The text is divided into random calls, so that the order
-/// of sums differs from window to window. If that would change more than the order of sums, the text is not divided at random.
+/// Returns the recipe as correct CPU code computes it, without kernels. The text is divided into calls of random sizes, so that
+/// the order of sums differs from window to window. It is not divided if this would change more than the order of sums. Returns
+/// an error if the recipe's kernels read codes or round to a type in a way that CPU code does not.
 pub fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
     let codes = recipe.step.is_some() && (recipe.weights.is_some() || recipe.index.is_some());
     let why = "kernels read weights or index keys as codes, which nothing on the CPU does";

@@ -1,4 +1,5 @@
-//! Recording and comparison of a run's tensors and choices at the model's sites.
+//! Records the tensors of a run and its choices (of experts or cache entries) at the model's sites (named tensors), and
+//! compares them with those of the reference.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -308,9 +309,9 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
     }
 }
 
-/// Returns records of the agreement of a choice (of cache entries or of experts) with the reference's choice. If `selects` is
-/// true, the choice is of cache entries; then the agreement that theory predicts from the errors of the scores is recorded as
-/// well. A router has too few experts for this prediction.
+/// Compares a choice (of cache entries or of experts) with the reference's choice, and returns records of the agreement.
+/// `selects` is true for a choice of cache entries: the records then also have the agreement that theory predicts from the
+/// errors of the scores. A router has too few experts for this prediction.
 pub fn decision<W: Real + Into<f64>>(
     blank: &Record,
     selects: bool,

@@ -1,4 +1,4 @@
-//! Runs of the model on a window: the reference, and the candidates.
+//! Runs of the model on a window (piece of text): the reference, and the candidates (altered models).
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Tensors recorded at sites of a model.
+//! Records the tensors at sites (named tensors) of a model while the model reads a text. The studies of formats and of kernels
+//! use them as inputs.
 
 use reference::{Numerics, Site, Tensor};
 

@@ -1,4 +1,5 @@
-//! Measurement of top-k selections by scores that have an error, on random vectors and on a model's indexer.
+//! Measures how top-k selections change if the scores have an error: on random vectors, and on a model's indexer (which selects
+//! positions for sparse attention).
 
 use reference::ops::linear::multiply;
 use reference::ops::top_k::top_k;

@@ -1,4 +1,4 @@
-//! Runs all steps of a recurrence, by its definition and by a recipe.
+//! Runs all steps of a recurrence: by its definition in f64 (the reference), and by a recipe (the candidate).
 
 use rayon::prelude::*;
 use reference::{Real, Tensor};

@@ -7,10 +7,10 @@ use ulplab_core::metrics::float_nsr;
 /// theory does not cover the format.
 ///
 /// For floats, this is [`float_nsr`], with any kind of scale. The actual noise is larger if numbers are outside the format's
-/// range. For integers with f32, f16 or bf16 scales, the error is uniform within a step, so the noise is step² / 12. The step is
-/// the largest magnitude of a group divided by the largest code, or, if the zero point is the minimum, the range of the group
-/// divided by the largest code. Theory does not cover codebooks, groups of columns or of several rows, and integer zero points,
-/// which clip values at an end.
+/// range. For integers with f32, f16 or bf16 scales, the error is uniform within a step, so the noise is step² / 12. The step
+/// is the largest magnitude of a group divided by the largest code. If the zero point is the minimum, the step is the range of
+/// the group divided by the largest code. Theory does not cover codebooks, groups of columns, and groups of several rows. It
+/// also does not cover integer zero points, because they clip values at one end of the range.
 pub fn nsr(format: &Format, x: &[f32], cols: usize) -> Option<f64> {
     match format.element.repr {
         Repr::Float(cast) => Some(float_nsr(cast.float.mantissa_bits)),

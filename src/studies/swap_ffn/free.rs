@@ -11,8 +11,9 @@ use ulplab_core::metrics::{Decided, Decisions, History, Pair};
 use ulplab_core::record::Record;
 
 /// Measures a candidate whose tokens start from the state that the candidate computed. At every checkpoint, compares the
-/// decisions and token outputs (deltas) since the previous checkpoint, then decision histories, maps from lanes to banks, and
-/// bank contents. For the first token, compares the decisions of each event (router, bank exchange and FFN).
+/// decisions and token outputs (deltas) since the previous checkpoint; the decisions since the first token; the map of each
+/// core (its order of memory banks); and the contents of the banks. For the first token, compares the decisions of each event
+/// (router, bank exchange and FFN).
 pub fn measure(blank: &Record, inputs: &Inputs, method: &Method, want: &[Token]) -> Result<Vec<Record>, String> {
     let source = inputs.source();
     let mut candidate = Candidate::new(inputs, method)?;

@@ -1,8 +1,9 @@
 //! Precision of a model that makes discrete decisions: Swap-FFN compared with its reference in f64.
 //!
-//! A token passes through several events. In an event, a router decides whether each vector x is exchanged with a memory bank,
-//! and an FFN follows. Local phase: every event starts from the reference's state, so that the error of this event alone is
-//! measured. Cumulative phase: every event starts from the candidate's own state, so that errors add up.
+//! A token is expanded to one vector x per core, and passes through several events. In an event, a router decides for each x
+//! whether it is exchanged with a memory bank; an FFN follows. In the local phase, every event starts from the reference's
+//! state, so that only the error of this event is measured. In the cumulative phase, every event starts from the candidate's
+//! own state, so that errors add up.
 
 mod candidate;
 mod exact;

@@ -1,4 +1,4 @@
-//! A data source that is a Swap-FFN model: the model's sizes, the variants of its definition, and its random numbers.
+//! Swap-FFN models as data sources of an experiment: a model's sizes, the variants of its definition, and its random numbers.
 
 use std::convert::Infallible;
 

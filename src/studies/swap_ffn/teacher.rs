@@ -10,9 +10,9 @@ use ulplab_core::metrics::{Decided, Decisions};
 use ulplab_core::record::Record;
 use ulplab_swap_ffn::Part;
 
-/// Measures the events of each token at a checkpoint: the candidate's decisions, the x that the candidate computes, and the
-/// decisions that the next event makes on this x. Kernels cannot obey the reference's decisions, so their x is compared only in
-/// rows where their decision equals the reference's.
+/// Measures the events of each token at a checkpoint: the candidate's decisions, the vectors x after the event, and the
+/// decisions that the next event makes on these vectors. Kernels cannot obey the reference's decisions, so their x is compared
+/// only in rows where the kernel's decision equals the reference's.
 pub fn measure(blank: &Record, inputs: &Inputs, method: &Method, want: &[Token]) -> Result<Vec<Record>, String> {
     let mut candidate = Candidate::new(inputs, method)?;
     let mut all = Vec::new();

@@ -1,4 +1,5 @@
-//! Input data of the shipped experiment.
+//! Reads the data from which the shipped experiment makes the inputs of its cases. The digests of attestations need these
+//! inputs.
 
 use std::path::Path;
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! Checks of attestations for entries that no run on a GPU can have written.
+//! Finds entries of attestations (stored results of runs on a GPU) that no run on a GPU can have written.
 
 use jiff::Timestamp;
 use ulplab_core::metrics::METRICS;

@@ -1,10 +1,10 @@
-//! Digests of a case: of the inputs of kernels, and of the judgement of outputs (expected values, bounds and verdicts). Verdicts
-//! are made on correct outputs and on a fixed series of wrong outputs, called the ladder.
+//! Digests of a case (inputs of one test): of the inputs of kernels, and of the judgement of outputs (expected values, bounds
+//! and verdicts). The verdicts are those on correct outputs and on a fixed series of wrong outputs, called the ladder.
 //!
-//! Two versions of a judgement with the same digest give the same verdict on every output of the ladder. The ladder is a sample
-//! of all possible outputs. For each output, the ladder has changed bits, exchanged rows, elements replaced with NaN, zeros and
-//! neighbouring codes, and errors just inside and just outside the bounds. Simulated kernels also change inputs, the guard bytes
-//! around outputs, and the outputs of second runs.
+//! Two versions of the checking code with the same digest give the same verdict on every output of the ladder. The ladder is a
+//! sample of all possible outputs. For each output of the operation, the ladder has changed bits, exchanged rows, elements
+//! replaced with NaN, zeros and neighbouring codes, and errors just inside and just outside the bounds. Simulated kernels also
+//! change inputs, the guard bytes around outputs, and the outputs of second runs.
 
 use safetensors::Dtype;
 use ulplab_core::error::Result;

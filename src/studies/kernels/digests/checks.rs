@@ -80,9 +80,9 @@ fn equal(digest: &mut Digest, dtype: Dtype) {
     }
 }
 
-/// Adds the verdicts of checks that limit the mean-square error of groups of rows, first without and then with limits for single
-/// rows. In each output, the first elements have the same error. A second version adds one ULP to two elements, to exceed limits
-/// slightly.
+/// Adds the verdicts of checks that limit the mean-square error: first only of groups of rows, then also of single rows. In
+/// each tested output, the first elements have the same error. Each output is tested again after one ULP is added to two
+/// elements, to exceed limits slightly.
 fn mean_squares(digest: &mut Digest, dtype: Dtype) {
     let want = vec![1.0; 16];
     let size = dtype.bitsize() / 8;

@@ -60,8 +60,8 @@ struct Code<'a> {
 const LITTLE: Endianness = Endianness::Little;
 
 impl Code<'_> {
-    /// Adds everything that determines the behaviour of a function to the digest: its sections, registers and stack, and the
-    /// symbols it refers to. `open` has the names of the functions that are being added, so that a recursive function is added
+    /// Adds to the digest everything that determines the behaviour of a function: its sections, registers and stack, and the
+    /// symbols it refers to. `open` has the names of the functions that are being added: with it, a recursive function is added
     /// only once.
     fn function(&self, digest: &mut Digest, name: &str, open: &mut BTreeSet<String>) -> object::Result<()> {
         open.insert(name.into());

@@ -1,4 +1,4 @@
-//! A case that the user defines: sizes, types, numbers and tensors.
+//! A case (inputs of one test) that the user defines: sizes, types, numbers and tensors.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Faults of a known size, applied to the numbers of a correct kernel.
+//! Faults of a known size, applied to the output numbers of a correct kernel.
 
 use rand_distr::{Distribution, StandardNormal};
 use ulplab_core::random::stream;

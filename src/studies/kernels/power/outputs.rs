@@ -1,4 +1,5 @@
-//! Outputs of a correct kernel, made from the expected values of an operation, and the verdicts on these outputs with faults.
+//! Makes the outputs of a correct kernel from the expected values of an operation, stores faults in these outputs, and checks
+//! if the faults are noticed.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -112,9 +113,10 @@ fn of_judges(judges: Vec<&Judge>) -> Option<Judged<'_>> {
     })
 }
 
-/// Builds a [`Judged`] from a part of the outputs; `None` if no particular values are expected. `whole` is the check of all
-/// outputs, with outputs that it accepts, if known. If the part lies in these outputs, a fault in the part is judged by the check
-/// of all outputs, because other expected values may depend on the part. Otherwise only the part is checked.
+/// Builds a [`Judged`] from a part of the outputs; `None` if the part's check expects no particular values. `whole` has the
+/// check of all outputs, and outputs that this check accepts; `None` if none are known. Other expected values may depend on the
+/// part: if it lies in these outputs, a fault is stored there and judged by the check of all outputs. Otherwise only the part
+/// is checked.
 fn of_part<'a>(problem: &'a Problem, mut part: Part, whole: Option<(&'a Judge, &Outputs)>) -> Option<Judged<'a>> {
     without_metrics(&mut part.judge);
     let own = Arc::new(part.judge);

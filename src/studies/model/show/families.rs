@@ -1,4 +1,4 @@
-//! Charts of recipes next to the recipe they are derived from: noise controls (with noise in place of rounding errors), and
+//! Charts that compare a recipe with the recipes derived from it: noise controls (with noise in place of rounding errors), and
 //! recipes that round only a part of the tensors.
 
 use super::columns::{cumulative_error, finals};
