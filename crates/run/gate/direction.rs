@@ -8,7 +8,7 @@ use ulplab_core::vacuous::vacuous;
 /// Rejects a bound that no value can break, such as `cosine >= -1`. Rejects a bound that bad values meet and good values break,
 /// such as `cosine <= 0.9`. A metric whose values have either sign may be bounded from both sides.
 ///
-/// The bound of a control must point the other way: a bound that good values meet is rejected.
+/// A control (a gate on a recipe that is known to be bad) must have the opposite bound: one that good values meet is rejected.
 pub fn check(metric: &Metric, bound: Bound, control: bool) -> Result<(), String> {
     let signed = matches!(metric.show, Show::Signed | Show::DecibelsAbove);
     if signed || (metric.better == bound.better) != control {
@@ -27,9 +27,9 @@ pub fn check(metric: &Metric, bound: Bound, control: bool) -> Result<(), String>
     })
 }
 
-/// Same as [`check`], for the bound of `rule`. If the rule is not a control, also rejects a bound on the best window only, such
-/// as the minimum of an error: the other windows could have any value. A control requires that a bad result is recognised as bad,
-/// so its bound has the opposite direction.
+/// Same as [`check`], for the bound of `rule`. Also rejects a bound on the best window only, such as the minimum of an error:
+/// the other windows could have any value. For a control, only the direction is checked: a control requires that a bad result
+/// is recognised as bad, so its bound has the opposite direction.
 pub fn check_rule(metric: &Metric, bound: Bound, rule: &Rule) -> Result<(), String> {
     if rule.control {
         return check(metric, bound, true);

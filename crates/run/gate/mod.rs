@@ -151,8 +151,8 @@ impl<'a> Binding<'a> {
             Decision::Wrong => Status::Fail,
             // An infinite value ends the test without a decision, but it may violate the bound.
             Decision::Undecided if !bound.admits(found.mean) && found.mean.is_infinite() => Status::Fail,
-            // Either the test is undecided, or a decision for the bound does not count. The decision does not count if windows
-            // were left out (the test is valid only for the whole sequence of draws) or if the mean over all windows violates the
+            // Either the test is undecided, or it decided that the bound holds, but this decision does not count: windows were
+            // left out (the test is valid only for the whole sequence of draws), or the mean over all windows violates the
             // bound.
             Decision::Right | Decision::Undecided => Status::NotJudged,
         };
@@ -261,9 +261,9 @@ pub const CHECKS: [&str; 9] = [
     "program", "launch", "inputs", "guards", "rerun", "graph", "batch", "large", "draws",
 ];
 
-/// True if the rule also judges a record at this site, although the rule's `at` names another site. These are records of
-/// violations that one of the [`CHECKS`] found. A rule on violations then fails even if all outputs are within bounds. If the
-/// program did not run, the value is NaN, and every rule fails.
+/// True if the rule also judges this record, although the rule's `at` names another site. These are records of faults that one
+/// of the [`CHECKS`] counts as violations, such as a write outside the outputs. Thus a rule on violations fails even if all
+/// outputs are within bounds. If the program did not run, the value is NaN, and every rule fails.
 fn binds_always(rule: &Rule, site: &str, metric: &str, value: f64) -> bool {
     metric == VIOLATIONS.name && CHECKS.contains(&site) && (rule.metric == metric || value.is_nan())
 }

@@ -79,9 +79,9 @@ pub fn paired(summaries: &[Summary]) -> Vec<Paired<'_>> {
     tests
 }
 
-/// Sorts the recipes by KL divergence. Returns the last recipe for which neither its own tests nor those of any recipe before it
-/// show a difference ([`Paired::is_silent`]). Up to this divergence, predictions differ from the other model's, but no test shows
-/// that they are worse.
+/// Returns the last recipe, in the order of KL divergence, for which neither its own tests nor those of any recipe before it
+/// show a difference ([`Paired::is_silent`]). Up to this divergence, a recipe's predictions differ from those of the model it
+/// is compared with, but no test shows that they are worse.
 pub fn silent_zone<'t, 'a>(tests: &'t [Paired<'a>], phase: Phase) -> Option<&'t Paired<'a>> {
     let of_phase = || tests.iter().filter(|test| test.phase == phase);
     let shown = of_phase().filter(|test| !test.is_silent() && test.limits.is_some());

@@ -29,11 +29,12 @@ pub struct Threshold {
 ///
 /// With enough draws, the value is one of them (Clopper and Pearson 1934), without assumptions. Otherwise the tail is
 /// extrapolated from the largest tenth of the draws, at least [`LEAST_EXCESSES`]. Let u be the largest draw below this tenth,
-/// S(u) the share above u, and μ the mean excess over u. If the hazard rate of excesses does not fall, then for each q in (0, 1),
-/// at most S(u)·q of all draws exceed u + μ·ln(1/q)/(1 − q) (Barlow and Proschan 1965: such a distribution with mean μ has S(t) ≤
-/// exp(−ωt) for t > μ, where 1 − ωμ = exp(−ωt)). The hazard rate does not fall for any log-concave tail, such as the normal and
-/// the exponential; this function assumes it on the scale `scale`. Upper limits replace S(u) and μ, each with half of the error
-/// probability; the limit of μ is the exponential distribution's (Barlow and Proschan 1966).
+/// S(u) the share of draws above u, and μ the mean excess over u. If the hazard rate of excesses does not fall, then for each q
+/// in (0, 1), at most S(u)·q of all draws exceed u + μ·ln(1/q)/(1 − q). (Barlow and Proschan 1965: of such excesses, at most
+/// the share exp(−ωt) is above t, for t > μ, where ω is the solution of 1 − ωμ = exp(−ωt).) The hazard rate does not fall for
+/// any log-concave tail, such as the normal and the exponential; this function assumes such a tail on the scale `scale`. Upper
+/// limits replace S(u) and μ, each with half of the error probability; the limit of μ is the exponential distribution's (Barlow
+/// and Proschan 1966).
 ///
 /// # Errors
 /// Returns an error if the draws support no threshold: too few, not finite, too many equal, not positive on the scale of

@@ -172,9 +172,9 @@ impl<'a> Bench<'a> {
         Ok(records)
     }
 
-    /// Tests the recipe that rounds like the wrong recipe at the suspects `wrong` (places and formats) and like the right recipe
-    /// elsewhere. Returns true if a gate fails; `None` if no more cells may be run. Uses only the windows that showed the
-    /// failure.
+    /// Tests the recipe that rounds like the wrong recipe at the suspects `wrong` (places and formats) and like the right
+    /// recipe elsewhere. Returns true if a gate fails; `None` if the limit on cells (runs on one window) is reached. Uses only
+    /// the windows that showed the failure.
     ///
     /// # Errors
     /// Returns an error if the reference fails.

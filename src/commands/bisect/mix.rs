@@ -186,8 +186,9 @@ impl Mix {
         self.rounding(&part, config).err().map(|mistake| mistake.message)
     }
 
-    /// Returns the first layer in which two sets of suspects (places and formats) differ: a suspect is in one set only, or
-    /// `these` is limited to some channels or tokens. Returns `layers`, the number of layers, if the sets do not differ.
+    /// Returns the first layer in which two sets of suspects (places and formats) differ. The sets differ at each suspect that
+    /// only one of them has; if `these` is limited to some channels or tokens, also at each suspect of `these`. Returns
+    /// `layers`, the number of layers, if the sets do not differ.
     pub fn first_difference(&self, these: &SuspectSet, those: &BTreeSet<usize>, layers: usize) -> usize {
         let part = these.channels.is_some() || these.tokens.is_some();
         let differing = these.suspects.symmetric_difference(those);

@@ -1,4 +1,4 @@
-//! Shipped experiments without a calibration.
+//! Lists the shipped experiments that have not been calibrated, each with the reason.
 
 use std::path::Path;
 

@@ -227,9 +227,9 @@ pub fn identical(pairs: &Pairs) -> Check {
     check
 }
 
-/// Returns the result of a gate on the records `bound`. `failing` counts the records that fail, and `verb` describes the failure.
-/// `missing` counts records of only one run, which the gate requires in both. `added` counts records that only NEW has, and that
-/// the gate does not require in BASE.
+/// Returns the result of a gate. `bound` has the pairs of records to which the gate applies, `failing` is the number of these
+/// pairs that fail, and `verb` describes the failure. `missing` counts records that only one run has, although the gate
+/// requires them in both. `added` counts records that only NEW has, and that the gate does not require in BASE.
 fn check(gate: &str, why: &str, bound: &[&Pair], [failing, missing, added]: [usize; 3], verb: &str) -> Check {
     let change = worst(bound.iter().copied()).map(Pair::change);
     let all = bound.len();

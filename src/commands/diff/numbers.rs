@@ -59,9 +59,9 @@ pub struct Numbers {
     pub worse: usize,
     /// Number of combinations (recipe, phase, site and metric) in which no record worsens and at least one improves.
     pub better: usize,
-    /// The worst record of each combination that worsens, up to the number to print. Records that became NaN come first, then
-    /// metrics of the model's output, then the largest worsening. Of several metrics that are functions of each other, only one
-    /// is kept per site.
+    /// The records that worsen most, up to the number to print: of each combination (recipe, phase, site and metric), the worst
+    /// record. Records that became NaN come first, then metrics of the model's output, then the largest worsening. Of several
+    /// metrics that are functions of each other, only one is kept per site.
     pub worst: Vec<Change>,
 }
 

@@ -36,9 +36,9 @@ pub fn experiment(of: &Experiment, groups: &Groups, chosen: &FrontPoint, most: O
     experiment_of(&of, &recipes)
 }
 
-/// Returns the gates for the chosen recipe: the experiment's gates whose patterns of recipes match the name [`CHOSEN`], such as
-/// gates on all recipes. If no gate remains, returns a gate on the KL divergence: the budget `most` (in nats), or else the
-/// measured value.
+/// Returns the gates for the chosen recipe: those gates of the experiment whose recipe patterns match the name [`CHOSEN`], such
+/// as gates on all recipes. If no gate matches, returns one gate that bounds the KL divergence by the budget `most` (in nats)
+/// or, without a budget, by the measured value.
 fn gates(of: &[Rule], chosen: &FrontPoint, most: Option<f64>) -> Vec<Rule> {
     let mut gates: Vec<Rule> = Vec::new();
     let carried = |rule: &&Rule| !rule.control && rule.phase == Phase::Cumulative && rule.binds(CHOSEN);

@@ -30,9 +30,10 @@ pub fn most(groups: usize, formats: usize, top: usize) -> usize {
     1 + raises + raises * top.min(raises)
 }
 
-/// Raises one group to a larger format at each step, so that KL drops most per added byte. First measures every raise alone, with
-/// all other groups in the cheapest format, and ranks the raises. Each step measures the first `top` raises of the ranking from
-/// the current point, and takes the best. `bytes[group][format]` must rise with the format; `kl` measures assignments.
+/// Raises one group to a larger format at each step: the raise that lowers the KL divergence most per added byte. First
+/// measures every raise alone, with all other groups in the cheapest format, and ranks the raises by these measurements. Each
+/// step measures the first `top` raises of the ranking, applied to the current assignment, and takes the best.
+/// `bytes[group][format]` must rise with the format; `kl` measures the KL divergences of assignments.
 ///
 /// # Errors
 /// Returns the errors of `kl`.

@@ -1,4 +1,5 @@
-//! Finds expressions for the dimensions of buffers over the sizes of a case. An expression must fit all sample cases.
+//! Expresses the dimensions of buffers by the sizes of a case, e.g. as a multiple of a size. An expression must fit all sample
+//! cases.
 
 use ulplab_operations::ops::Case;
 
