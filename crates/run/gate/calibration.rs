@@ -260,8 +260,8 @@ impl Judged {
 }
 
 impl CalibratedRecipe {
-    /// Returns a bound of the metric, and how it was derived from the draws ([`Threshold`]). With a confidence of 95 %, at most the
-    /// share `flake` of correct candidates violates the bound.
+    /// Returns a bound of the metric, and how it was derived from the draws ([`Threshold`]). With a confidence of 95 %, at most
+    /// the share `flake` of correct candidates violates the bound.
     ///
     /// # Errors
     /// Returns the reason if too few draws, or draws that are too large, give no bound.
@@ -280,7 +280,8 @@ impl CalibratedRecipe {
 }
 
 /// Returns three properties of a metric: the scale on which the tail is extrapolated; a function that maps worse values to larger
-/// numbers, and is its own inverse; and the smallest value of the metric, if an extrapolated bound may be below this value.
+/// numbers, and is its own inverse; and the smallest possible value of the metric, so that an extrapolated bound below it can be
+/// rejected (`None` if that is unnecessary).
 fn distance(metric: &Metric) -> (Scale, fn(f64) -> f64, Option<f64>) {
     match (metric.show, metric.better) {
         (Show::NearOne, Better::Higher) => (Scale::Log, |value| 1.0 - value, Some(-1.0)),

@@ -1,4 +1,4 @@
-//! Checks gates before an experiment runs.
+//! Checks gates (pass/fail checks of a metric at a site) before an experiment runs.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Failures of a rule: lists the measurements that violate the rule, worst first.
+//! Failures of a rule (gate or control): lists the measurements that violate the rule, worst first.
 
 use std::str::FromStr;
 

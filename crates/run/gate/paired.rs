@@ -6,8 +6,8 @@ use crate::statistics::{Flips, Limits, holm, same_share};
 use ulplab_core::metrics::{GAINED, KL, LOST, NET_LOST};
 use ulplab_core::record::Phase;
 
-/// Significance level of McNemar's test: a p-value (adjusted for the number of recipes) up to this shows a difference. The test
-/// whether 0 is outside of the one-sided 95 % limits has the same level: 5 % for each of the two limits.
+/// Significance level of McNemar's test: a p-value (adjusted for the number of recipes) of at most `LEVEL` shows a difference.
+/// The other test, whether 0 is outside of the one-sided 95 % limits, has the same level: 5 % for each of the two limits.
 const LEVEL: f64 = 0.1;
 /// Level of the test that flips are spread evenly over windows. A p-value below this shows that flips cluster in windows, so that
 /// they do not count as independent.

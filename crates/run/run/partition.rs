@@ -160,9 +160,9 @@ fn slices<'a>(plan: &Plan, cells: &'a [Cell], n: usize) -> Vec<Vec<&'a Cell>> {
     shares
 }
 
-/// Returns the estimated work of the largest share, and the cells of all shares. Cuts windows into pieces of about `most` units
-/// of work. Assigns the pieces, largest first, each to the share with the least work so far: the greedy rule known as LPT
-/// (longest processing time).
+/// Divides cells into `n` shares of about equal work. Cuts windows into pieces of about `most` units of work. Assigns the pieces,
+/// largest first, each to the share with the least work so far: the greedy rule known as LPT (longest processing time). Returns
+/// the estimated work of the largest share, and the cells of all shares.
 fn dealt<'a>(windows: &[&[&'a Cell]], most: u64, n: usize) -> (u64, Vec<Vec<&'a Cell>>) {
     let mut pieces: Vec<(u64, usize, Vec<&Cell>)> = Vec::new();
     for (number, window) in windows.iter().enumerate() {

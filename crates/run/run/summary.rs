@@ -1,4 +1,4 @@
-//! Statistics over the windows of a run.
+//! Statistics of metrics over the windows (samples of data) of a run.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! One-sided limits of a mean over windows.
+//! One-sided confidence limits of a mean over windows (samples of data).
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;

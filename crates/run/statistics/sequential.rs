@@ -1,4 +1,5 @@
-//! Sequential tests: evidence about a mean that is valid after every window.
+//! Sequential tests of a bound on a mean. Their evidence is valid after every window, so that a run may end as soon as a test
+//! decides.
 
 use super::{CONFIDENCE, net};
 
@@ -34,13 +35,14 @@ impl Evidence {
 /// Assumes that each value, given the earlier values, is distributed symmetrically about one mean; the spread may be anything.
 /// Let y = bound − x for a value x. If the mean of x is above the bound, the mean of y is −δ ≤ 0. By symmetry, −δ + a and −δ − a
 /// are equally likely values of y, for each a ≥ 0. Then the expectation of exp(λy − λ²y²/2) is at most 1 for each λ ≥ 0 (de la
-/// Peña 1999, for δ = 0): the mean over these two values is at most cosh(λa)·exp(−λ²a²/2) ≤ 1 if λa ≤ 1, and at most
-/// (exp(½) + exp(−3/2))/2 < 1 if λa > 1. The product of these factors over all values is a supermartingale if each λ is chosen before its
+/// Peña 1999, for δ = 0): the mean over these two values is at most cosh(λa)·exp(−λ²a²/2) ≤ 1 if λa ≤ 1, and at most (exp(½) +
+/// exp(−3/2))/2 < 1 if λa > 1. The product of these factors over all values is a supermartingale if each λ is chosen before its
 /// value is seen, and Ville's inequality bounds its maximum. λ is the best choice for the earlier values, Σy/Σy², or 0 if this
 /// quotient is negative. The first factor is 1, and no factor is above √e: the earliest decision falls at the seventh value.
 ///
 /// Flips (predictions that became wrong or right) are rare, and not distributed symmetrically. If `windows` gives the flips of
 /// the values, bets on each prediction (`net::Bets`) must also decide: the evidence is the lesser of the two.
+///
 /// A value that is not finite ends the test without a decision.
 pub fn decide(values: &[f64], windows: &[net::Window], bound: f64, lower: bool) -> (Decision, usize, Evidence) {
     let (mut of_values, mut bets) = ([0.0_f64; 2], net::Bets::new(bound));

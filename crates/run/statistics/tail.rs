@@ -103,7 +103,7 @@ pub fn threshold(draws: &[f64], flake: f64, confidence: f64, scale: Scale) -> Re
     })
 }
 
-/// Returns the standardised cumulative total time on test of excesses in rising order. This test statistic is nearly standard
+/// Returns a test statistic of excesses in rising order: the standardised cumulative total time on test. It is nearly standard
 /// normal for exponential excesses, and tends to be below 0 if the hazard rate falls (Barlow, Bartholomew, Bremner and Brunk
 /// 1972).
 fn falls_slowly(excesses: &[f64]) -> f64 {

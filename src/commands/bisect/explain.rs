@@ -292,8 +292,8 @@ impl Rank {
     }
 
     /// Returns the score by which the search ranks a group of suspects (places and formats). The score of a place or format is
-    /// the largest error that its suspects make. The score of a layer is the error of the layer's output; it is reduced if the
-    /// group lacks the suspect with the layer's largest error.
+    /// the largest error that its suspects make alone. The score of a layer is the error of the layer's output; it is reduced in
+    /// proportion if the layer's largest error is from a suspect outside of the group.
     fn score(&self, mix: &Mix, group: &BTreeSet<usize>, level: Level) -> f64 {
         let largest = |suspects: &mut dyn Iterator<Item = usize>| suspects.map(|at| self.own[at]).fold(0.0, f64::max);
         let own = largest(&mut group.iter().copied());

@@ -1,4 +1,4 @@
-//! Formats the result of a search as text and as an experiment.
+//! Formats the result of a search for culprits (roundings that make a gate fail) as text and as an experiment file.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;

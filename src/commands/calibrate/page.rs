@@ -1,4 +1,4 @@
-//! Calibrations as Markdown tables.
+//! Calibrations (measured rates of false alarms and of detected errors of gates) as Markdown tables.
 
 use super::notes;
 use crate::gate::calibration::{CalibratedGate, CalibratedRecipe, Calibration, Effect, Judged, direction};

@@ -1,4 +1,4 @@
-//! The groups of sites to which a search assigns formats, and their size in bytes.
+//! The groups of sites (named tensors) to which a search assigns formats, and their size in bytes.
 
 use std::collections::BTreeMap;
 
@@ -47,8 +47,8 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Groups the sites by pattern and layer. `loaded` has the tensors that the model passed to [`Sizes`] while it was loaded;
-    /// `run` has the tensors that it passed while it read `tokens` tokens.
+    /// Groups the sites by pattern and layer. `loaded` has the tensors that [`Sizes`] recorded while the model was loaded, and
+    /// `run` the tensors that it recorded while the model read `tokens` tokens.
     ///
     /// # Errors
     /// Returns an error if a pattern matches nothing, matches both weights and other tensors, or overlaps another pattern; or if
@@ -86,7 +86,8 @@ impl Groups {
             let why = "others are: bytes of weights and bytes by token do not add up";
             return Err(Error::Usage(format!("--at: '{other}' is not a weight, and {why}")));
         }
-        // Weights count with their whole size. Activations and cache entries grow with the number of tokens: they count per token.
+        // Weights count with their whole size. Activations and cache entries grow with the number of tokens, so they count per
+        // token.
         let share = if weights { 1.0 } else { 1.0 / tokens as f64 };
         let mut all: Vec<Group> = Vec::new();
         for ((at, layer), sites) in groups {

@@ -1,4 +1,5 @@
-//! KL divergences and flips of recipes, window by window. A file keeps them, so that an interrupted search can continue.
+//! Measures KL divergences and flips (predictions that became wrong or right) of recipes, window by window. A file keeps the
+//! results, so that an interrupted search can continue.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -37,7 +37,7 @@ pub fn experiment(of: &Experiment, groups: &Groups, chosen: &FrontPoint, most: O
 }
 
 /// Returns the gates for the chosen recipe: those gates of the experiment whose recipe patterns match the name [`CHOSEN`], such
-/// as gates on all recipes. If no gate matches, returns one gate that bounds the KL divergence by the budget `most` (in nats)
+/// as gates on all recipes. If no gate remains, returns one gate that bounds the KL divergence by the budget `most` (in nats)
 /// or, without a budget, by the measured value.
 fn gates(of: &[Rule], chosen: &FrontPoint, most: Option<f64>) -> Vec<Rule> {
     let mut gates: Vec<Rule> = Vec::new();

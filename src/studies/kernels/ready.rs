@@ -1,4 +1,4 @@
-//! Steps of a run of kernels and programs: prepare, open the GPU, run the cells, conclude.
+//! Steps of a run of kernels and programs: prepare, open the GPU, run the cells (units of work), conclude.
 
 use std::collections::HashSet;
 use std::path::Path;

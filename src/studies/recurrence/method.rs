@@ -1,4 +1,4 @@
-//! A recipe of a recurrence: the form of the computation, and its roundings.
+//! A recipe of a recurrence: the form of the computation (e.g. step by step, or in chunks), and its roundings.
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Reports on round trips: error against stored bits, and the dependence of the error on the source.
+//! Reports on round trips: error against stored bits, and the dependence of the error on the source of the numbers.
 
 use super::{Numbers, RoundTripStudy};
 use crate::experiment::{Reading, Source};

@@ -1,4 +1,4 @@
-//! A trace as an HTML page.
+//! A trace (the launches of a kernel, with bytes, operations and times) as an HTML page.
 
 use askama::Template;
 

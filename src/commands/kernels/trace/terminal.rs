@@ -1,4 +1,4 @@
-//! A trace as text.
+//! A trace (the launches of a kernel, with bytes, operations and times) as text.
 
 use super::{Cost, Trace, Traces};
 use crate::backend::cuda::time::{Spread, Times};

@@ -283,7 +283,7 @@ fn known_dtype(name: &str) -> Result<Dtype, String> {
     })
 }
 
-/// Returns the type of a tensor in a case.
+/// Returns the type of a tensor in a case: `stated`, or else the value of the case's key `dtype`.
 ///
 /// # Panics
 /// Panics if the type is unknown, which the check of the operation excludes.
