@@ -35,8 +35,8 @@ const CRATES: [&str; 11] = [
     "toml",
 ];
 
-/// Returns the digest of the sources in a tree. It covers the path and content of each Rust file in [`FOLDERS`], and the version
-/// and checksum in Cargo.lock of each crate in `CRATES`.
+/// Returns the digest of the sources in the checkout `tree`. The digest covers the path and content of each Rust file in
+/// [`FOLDERS`], and the version and checksum in Cargo.lock of each crate in `CRATES`.
 ///
 /// # Errors
 /// Returns an error if a folder or a file cannot be read.

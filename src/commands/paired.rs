@@ -1,5 +1,5 @@
 //! `ulplab gate --paired`: compares the predictions of each recipe, window by window, with the predictions of its counterpart
-//! (the recipe it is compared with). Also warns of gates on a KL divergence so small that it says nothing about quality.
+//! (the recipe it is compared with). Also warns of gates that judge KL divergences so small that they say nothing about quality.
 
 use crate::experiment::Rule;
 use crate::gate::{Paired, paired, silent_zone};

@@ -1,4 +1,4 @@
-//! Peak rates of a device, measured in a run.
+//! Peak rates of a device (of copies and of matrix products), measured in a run.
 
 use serde::{Deserialize, Serialize};
 

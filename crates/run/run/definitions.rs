@@ -1,5 +1,5 @@
-//! Digests of the definitions of metrics and formats. A changed digest shows that the code of a definition changed, so that the
-//! same experiment gives other numbers.
+//! Digests of the definitions of metrics and formats, made from their results on a fixed sample of numbers. A changed digest
+//! shows that a definition changed, so that the same experiment gives other numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -111,7 +111,7 @@ impl Partition {
     /// share; a share may be empty.
     ///
     /// # Errors
-    /// Returns an error if an operation has no cells; the error suggests the nearest name.
+    /// Returns an error if the operation that the partition names has no cells; the error suggests the nearest name.
     pub fn of<'a>(&self, plan: &Plan, cells: &'a [Cell]) -> Result<Vec<&'a Cell>> {
         match self {
             Self::Slice(Share { m, n }) => Ok(slices(plan, cells, *n).swap_remove(m - 1)),

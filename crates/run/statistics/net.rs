@@ -35,11 +35,11 @@ pub fn limits(windows: &[Window]) -> Limits {
     Limits::new(below(lost) - above(gained), above(lost) - below(gained))
 }
 
-/// Test of a bound on a mean by bets on each prediction (Waudby-Smith and Ramdas 2024). `log` has the logarithms of two amounts
-/// of evidence: against a mean above the bound, and against a mean below it. Let x be 1 for a lost prediction, −1 for a gained
-/// one and 0 for all others, and y = bound − x. If the mean of x is above the bound, the expectation of 1 + λy is at most 1, for
-/// each stake λ ≥ 0 that keeps this factor positive. So the product over predictions is a supermartingale if λ is chosen before
-/// its window is seen.
+/// Test of a bound on the mean of x, by bets on each prediction (Waudby-Smith and Ramdas 2024): x is 1 for a lost prediction, −1
+/// for a gained one and 0 for all others. `log` has the logarithms of two amounts of evidence: against a mean above the bound,
+/// and against a mean below it. Let y = bound − x. If the mean of x is above the bound, the expectation of 1 + λy is at most 1,
+/// for each stake λ ≥ 0 that keeps 1 + λy positive. So the product of these factors over all predictions is a supermartingale if
+/// λ is chosen before its window is seen.
 pub(super) struct Bets {
     pub log: [f64; 2],
     bound: f64,

@@ -97,8 +97,8 @@ impl Explanation {
     }
 }
 
-/// Searches for culprits (places that cause the failure) down to the level `down_to`. `bench` has already run both recipes;
-/// `failed` are the verdicts that the wrong recipe failed.
+/// Searches for culprits (places that cause the failure). The search divides layers into smaller units, down to the level
+/// `down_to`. `bench` has already run both recipes; `failed` are the verdicts that the wrong recipe failed.
 ///
 /// # Errors
 /// Returns an error if the reference fails.

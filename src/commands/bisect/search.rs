@@ -1,8 +1,8 @@
 //! Search for a minimal failing set of suspects (places and formats). In the test of a set, the suspects of the set round like
 //! the wrong recipe, and everything else like the right recipe. The set fails if a gate fails.
 //!
-//! Suspects are tested in the order of a ranking. A poor ranking costs more tests, but the answer stays correct: every returned
-//! set was tested and fails.
+//! Suspects are tested in the order of a ranking, the most suspicious first. A poor ranking costs more tests, but the answer
+//! stays correct: every returned set was tested and fails.
 
 use std::collections::BTreeSet;
 

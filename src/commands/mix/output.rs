@@ -1,4 +1,5 @@
-//! Prints the front (the best assignments of formats, by bytes) as a table, and writes the chosen point as an experiment.
+//! Prints the front (the assignments of formats that have a lower KL divergence than all cheaper ones) as a table, and writes the
+//! chosen assignment as an experiment file.
 
 use super::groups::Groups;
 use super::{Estimate, Front, FrontPoint, MixArgs};

@@ -1,8 +1,8 @@
 //! Roundings of published prefill kernels of linear attention: a table with the dtype of each value.
 //!
-//! Values that the table does not list are f32. Products are accumulated in f32; the sums of tensor cores differ by a few ULPs. A
-//! decay is multiplied into an operand before the operand is rounded. Kernels of the gated delta rule (GDN), with one decay per
-//! head, may instead multiply the sum by the decay.
+//! Values that the table does not list are f32. Products are accumulated in f32; tensor cores sum in another way, with results
+//! that differ by a few ULPs. A decay is multiplied into an operand before the operand is rounded. Kernels of the gated delta
+//! rule (GDN), with one decay per head, may instead multiply the sum by the decay.
 
 use reference::ops::linear_attention::Intermediate::{self, *};
 use reference::ops::linear_attention::{Chunked, Inversion, Policy};

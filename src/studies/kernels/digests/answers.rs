@@ -168,9 +168,9 @@ pub fn verdict(digest: &mut Digest, measured: &[Measured]) {
     }
 }
 
-/// Adds the verdicts on correct outputs and on the ladder (a fixed series of wrong outputs) to the digest. The ladder is short,
-/// because each verdict takes as long as the check of a kernel. Most of its outputs change every element: a check that skips
-/// elements then reports a smaller number of wrong elements.
+/// Adds to the digest the verdicts on correct outputs and on the ladder (a fixed series of wrong outputs). The ladder is short,
+/// because each verdict takes as long as the check of a kernel. Most outputs of the ladder differ in every element from the
+/// correct output. A check that skips elements then reports fewer wrong elements, so that the digest changes.
 pub fn ladder(digest: &mut Digest, judge: &Judge) {
     let Some(right) = right_bytes(judge).or_else(|| finite(judge)) else {
         return;

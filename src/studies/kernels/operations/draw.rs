@@ -1,4 +1,4 @@
-//! Random and recorded inputs of a user's operation.
+//! Inputs of a user's operation: random numbers, or tensors recorded at sites of a model.
 
 use rayon::prelude::*;
 use safetensors::Dtype;
