@@ -1,5 +1,5 @@
-//! Study of kernels on a device: every variant (kernel implementation) runs on every case (inputs of one test) of its
-//! operation. Its outputs are checked; then it is timed.
+//! Study of kernels on a device: every variant (kernel implementation) runs on every case (inputs of one test) of its operation.
+//! The outputs are checked; then the variant is timed.
 
 pub mod attest;
 mod body;

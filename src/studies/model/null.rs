@@ -44,8 +44,8 @@ fn is_of_a_state(round: &Round) -> bool {
 }
 
 /// Returns the recipe as correct CPU code computes it, without kernels. The text is divided into calls of random sizes, so that
-/// the order of sums differs from window to window. It is not divided if this would change more than the order of sums. Returns
-/// an error if the recipe's kernels read codes or round to a type in a way that CPU code does not.
+/// the order of sums differs from window to window. It is not divided at random if this would change more than the order of sums.
+/// Returns an error if the recipe's kernels read codes or round to a type in a way that CPU code does not.
 pub fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
     let codes = recipe.step.is_some() && (recipe.weights.is_some() || recipe.index.is_some());
     let why = "kernels read weights or index keys as codes, which nothing on the CPU does";

@@ -61,9 +61,9 @@ impl Watch for Streams {
     }
 }
 
-/// Runs the model with roundings, and compares it with the reference. If the model can start at a later layer, `start` saves
-/// time: an earlier run, and a layer before which both runs compute the same values. The layers before it are not computed again,
-/// and their records are copied from the earlier run.
+/// Runs the model with roundings, and compares it with the reference. `start` is an earlier run, and a layer before which both
+/// runs compute the same values. If the model can start at this layer, the layers before it are not computed again: their records
+/// are copied from the earlier run.
 ///
 /// # Errors
 /// Returns an error if the model, or a kernel that replaces one of its operations, fails.

@@ -113,10 +113,10 @@ fn of_judges(judges: Vec<&Judge>) -> Option<Judged<'_>> {
     })
 }
 
-/// Builds a [`Judged`] from a part of the outputs; `None` if the part's check expects no particular values. `whole` has the
-/// check of all outputs, and outputs that this check accepts; `None` if none are known. Other expected values may depend on the
-/// part: if it lies in these outputs, a fault is stored there and judged by the check of all outputs. Otherwise only the part
-/// is checked.
+/// Builds a [`Judged`] from a part of the outputs; `None` if the part's check expects no particular values. `whole` has the check
+/// of all outputs, and outputs that this check accepts; it is `None` if no such outputs are known. If the part lies in these
+/// outputs, a fault is stored there and judged by the check of all outputs, because other expected values may depend on the part.
+/// Otherwise only the part is checked.
 fn of_part<'a>(problem: &'a Problem, mut part: Part, whole: Option<(&'a Judge, &Outputs)>) -> Option<Judged<'a>> {
     without_metrics(&mut part.judge);
     let own = Arc::new(part.judge);
