@@ -434,8 +434,8 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// Returns the kind whose experiments are read as the type `B`. The doc comment of the type becomes its description in the JSON
-    /// Schema.
+    /// Returns the kind whose experiments are read as the type `B`. The doc comment of the type becomes its description in the
+    /// JSON Schema.
     pub const fn new<B: Study + DeserializeOwned + JsonSchema + 'static>(name: &'static str) -> Self {
         Self {
             name,
