@@ -85,29 +85,23 @@ pub struct Scratch {
 
 /// A launch of a kernel of the file, or a matrix product by cuBLASLt.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Launch {
     /// Name of the launch in a trace; the entry point if absent.
     pub name: Option<String>,
     pub entry: Option<String>,
-    #[serde(default)]
     pub grid: Vec<Number>,
-    #[serde(default)]
     pub block: Vec<Number>,
     pub cluster: Option<Vec<Number>>,
     pub shared: Option<Number>,
-    #[serde(default)]
     pub cooperative: bool,
-    #[serde(default)]
     pub programmatic: bool,
     /// True if the launch only stores intermediate values for the correctness check. Such launches are not timed; only
     /// compositions have them.
     #[serde(skip)]
     pub tap: bool,
-    #[serde(default)]
     pub args: Vec<String>,
     /// Arguments that only store intermediate values for the correctness check; they are null pointers when the variant is timed.
-    #[serde(default)]
     pub taps: Vec<String>,
     pub matmul: Option<Matmul>,
     /// Smallest number of bytes that the launch has to read and write; if absent, the total size of its buffers is used.

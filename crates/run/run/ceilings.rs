@@ -11,7 +11,6 @@ pub struct Ceilings {
     pub matmul_tflop_s: Option<f64>,
     /// Rate of a large product of E4M3 matrices, in 10¹² operations per second; `None` without cuBLASLt, or if the device does
     /// not support it.
-    #[serde(default)]
     pub e4m3_tflop_s: Option<f64>,
 }
 
