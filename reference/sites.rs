@@ -22,7 +22,7 @@ pub struct Site {
     pub layer: Option<usize>,
     /// Name without the layer, as listed by the path's `SITES`.
     pub name: &'static str,
-    /// Role in which this call passes the tensor: key, value, or both.
+    /// Role in which the tensor is read here, as key or as value of attention; `Both` if it is read as both, or has only one role.
     pub role: Role,
     /// Index, within the sequence, of the first row of the tensor: a token position, or the index of a compressed entry.
     pub first_row: usize,

@@ -117,7 +117,7 @@ pub enum Work {
 pub enum Named {
     /// A buffer, scratch, scalar or size, by name.
     Whole(String),
-    /// One part of a buffer or scratch, by name and index. A part of a buffer is one index of its first dimension.
+    /// One part of a buffer or scratch, by name and index: of a buffer, the slice at this index of its first dimension.
     Part(String, i64),
     /// A whole number.
     Number(i64),

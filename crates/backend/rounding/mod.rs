@@ -348,7 +348,7 @@ pub fn multiplied(config: &dyn Config) -> impl Iterator<Item = [&'static str; 2]
     config.path().sites.iter().filter_map(selection)
 }
 
-/// Returns the sites of queries and keys of the selection at this site; `None` if no selection is made at the site.
+/// Returns the names of the query and key sites whose products are the scores, if `site` is a top-k selection; otherwise `None`.
 pub fn selection(site: &SiteInfo) -> Option<[&'static str; 2]> {
     match site.decision() {
         Some(Decision::TopK { query, key, .. }) => Some([query, key]),

@@ -122,7 +122,7 @@ pub trait Blocks {
     fn edge(&mut self, by: impl Transpose, band: &Band, first: usize, len: usize);
 }
 
-/// Up to 16 rows whose words are contiguous in a tile.
+/// Up to 16 rows that are adjacent in a tile: the tile holds one word (4 bytes) of each row, one after the other.
 pub struct Band {
     /// Offset of each row in the matrix, in bytes; `None` for padding.
     rows: [Option<usize>; 16],

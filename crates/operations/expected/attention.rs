@@ -6,13 +6,13 @@
 //! 4u per unit of the exponent (u is the unit roundoff). If the softmax weight p of a value v is wrong by δ, the output o moves
 //! by δ·|v − o|. The sum of p·v has as many terms as there are keys.
 //!
-//! A kernel may round weights to a short type before it multiplies them by values (the argument `p` names the type). Then each
-//! weight errs independently by up to half an ulp, h. Such a rounding is uniform within ±h, so its variance is h²/3. Relative to
-//! the squared weight, h² is largest at the lower end of a binade; its average over a binade is half of that. So the average
-//! variance is 1/6 of the largest h². Kernels store weights as `p_scale`·exp(score − largest score): a weight below half of the
-//! smallest number of the type becomes 0, and its error is the whole weight. Where roundings of weights dominate, the root mean
-//! square and the mean of all errors are also checked ([`super::spread`]). (Blanchard, Higham and Higham, *Accurately computing
-//! the log-sum-exp and softmax functions*, 2021.)
+//! A kernel may round the softmax weights to a short type before it multiplies them by values (the argument named `p` gives the
+//! type). Each of these rounding errors is independent and uniform within ±h, half an ulp, so its variance is h²/3. The ratio
+//! h²/p² is largest at the lower end of a binade, and its average over a binade is half of this maximum: the average variance is
+//! 1/6 of the largest h²/p², relative to p². Kernels store weights as `p_scale`·exp(score − largest score): a weight below half of
+//! the smallest number of the type becomes 0, and its error is the whole weight. Where the rounding of weights dominates, the root
+//! mean square and the mean of all errors are also checked ([`super::spread`]). (Blanchard, Higham and Higham, *Accurately
+//! computing the log-sum-exp and softmax functions*, 2021.)
 
 use rayon::prelude::*;
 use reference::LAMBDA;

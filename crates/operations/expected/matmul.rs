@@ -90,7 +90,7 @@ struct Sizes {
     m: usize,
     n: usize,
     k: usize,
-    /// Number of terms that are summed: K, or less for some faults.
+    /// Number of terms that are summed: K, or fewer if a planted fault leaves terms out.
     used: usize,
     b_batched: bool,
     b_by_n: bool,

@@ -1,5 +1,6 @@
-//! Residual streams of a token (hyper-connections, mHC): computes the logits, the weighted sum of the streams, and its RMSNorm.
-//! Numbers carry the error bounds of sums in any order, of inverse root mean squares and of sigmoids ([`super::near`]).
+//! Residual streams of a token (hyper-connections, mHC): computes the logits from which the weights of the streams follow, the
+//! weighted sum of the streams, and the RMSNorm of this sum. The error bound of each number covers sums in any order, and the
+//! rounding of inverse square roots and of sigmoids ([`super::near`]).
 
 use reference::Real;
 use reference::errors::ErrorModel;

@@ -170,7 +170,7 @@ fn sizes(config: &Config) -> (usize, Vec<[Option<Pooling>; 2]>) {
 }
 
 impl<T: Real> CompressedParts<T> {
-    /// Returns an error if a tensor does not have the shape of a compressor with these sizes after `tokens` tokens.
+    /// Returns an error if a tensor of this state has a wrong shape for a compressor of these sizes after `tokens` tokens.
     fn check(&mut self, what: &str, sizes: Pooling, tokens: usize) -> Result<(), String> {
         let shape = [tokens - sizes.needed(tokens), sizes.width()];
         has_shape(&format!("{what} pending_values"), &self.pending_values, shape)?;

@@ -81,8 +81,8 @@ impl Step<'_, '_, Simple> {
         Ok(())
     }
 
-    /// Adds the product y = x·wᵀ of a projection of attention. If the variant uses 8-bit activations, the product takes `codes`
-    /// instead of x.
+    /// Adds the launch that computes a projection of attention, y = x·wᵀ. If the variant uses 8-bit activations, the launch reads
+    /// `codes` instead of x.
     fn product(
         &mut self,
         name: &str,

@@ -27,8 +27,8 @@ use ulplab_core::record::Record;
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct CalibrateArgs {
     /// Measure the gates of this experiment: how often each gate fails correct results (its size), and how often it detects an
-    /// error of a stated size (its power). Recipes run on other windows of the same texts and on other random inputs; models also
-    /// add in random orders.
+    /// error of a stated size (its power). Correct results come from other windows of the same texts, other random inputs, and sums
+    /// of the model in random orders.
     #[arg(long, value_name = "EXPERIMENT", conflicts_with_all = ["run", "rules", "json"], requires = "output")]
     pub calibrate: Option<PathBuf>,
     /// File to write the calibration to; gates with `flake` name this file.

@@ -187,7 +187,8 @@ impl Gate {
         Ok(check(&self.text, &self.demand.why, &bound, counts, "worsen by more"))
     }
 
-    /// Returns the error for a gate that matches no record: the reason is the metric, the site, or the phase and recipes.
+    /// Returns the error for a gate that matches no record. The error says what has no match: the metric, the site, or the phase with
+    /// the recipes.
     fn idle(&self, pairs: &Pairs) -> Error {
         let both = pairs.both.iter().map(|pair| pair.base);
         let all = both.chain(pairs.only_base.iter().copied());

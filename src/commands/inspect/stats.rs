@@ -23,8 +23,8 @@ pub struct Stats {
     /// Number of elements that decode to NaN or infinity. They do not count as saturated, zero or negative.
     pub nonfinite: u64,
     pub negative: u64,
-    /// Number of codes of the largest magnitude. If a scale is chosen by the largest magnitude of its block, every block has such
-    /// a code; only [`SourceStats::clipped`] counts clipped elements.
+    /// Number of codes with the largest magnitude of the element type, e.g. ±6 in E2M1. If scales follow the largest magnitude of
+    /// their block, every block has such a code; only [`SourceStats::clipped`] counts clipped elements.
     pub saturated: u64,
     pub zeros: u64,
     /// Counts of scales, by the largest power of two that is not above the scale.

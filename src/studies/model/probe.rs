@@ -26,7 +26,8 @@ pub struct Selection<'a, T> {
     pub mass: Option<Vec<f32>>,
 }
 
-/// The reference's tensors, choices and logits in one window, which candidates are compared with.
+/// Tensors, top-k selections (experts, cache entries) and logits that the reference computed in one window of text. Quantized runs
+/// are compared with them.
 pub struct Trace<T> {
     path: &'static Path,
     tensors: HashMap<Place, Tensor<T>>,

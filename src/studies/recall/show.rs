@@ -1,4 +1,4 @@
-//! Reports on recall: lost selections against the error of the scores.
+//! Reports of the recall study: charts of the share of top-k entries that are no longer selected, over the error of their scores.
 
 use super::RecallStudy;
 use crate::experiment::Reading;

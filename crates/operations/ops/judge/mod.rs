@@ -231,8 +231,8 @@ impl Judge {
     }
 
     /// Requires the root-mean-square error of each group of rows to be at most `bar` times the root mean square of `want` in the
-    /// group. Kernels may also round other numbers, such as terms of a sum: `added` has the sum of their squares for each group,
-    /// which is added to the sum of squares of `want`.
+    /// group. The limit is larger if kernels also round intermediate numbers, such as the terms of a sum: `added` holds, for each
+    /// group, the sum of the squares of these numbers, which is added to the sum of the squares of `want`.
     pub fn rms(
         output: &'static str,
         dtype: Dtype,
