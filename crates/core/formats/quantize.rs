@@ -26,7 +26,7 @@ pub enum GlobalScale<'a> {
     Own,
     /// Computed from this largest magnitude, which a calibration provides.
     Amax(f32),
-    /// These global scales, as they are stored: one for each row, or one for the tensor.
+    /// Global scales that are given in their stored form: one for each row, or one for the tensor.
     Stored(&'a [f32]),
 }
 

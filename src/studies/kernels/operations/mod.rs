@@ -116,7 +116,7 @@ impl<'a> Operation<'a> {
 }
 
 /// Returns each operation of the run once, the user's operations first. Callers search for an output name: the experiment file
-/// states the names of the user's outputs, but for a shipped operation, cases must be made to find them.
+/// states the names of the user's outputs; the outputs of a shipped operation are known only from its cases.
 pub fn of_recipes(study: &KernelStudy) -> Vec<Operation<'_>> {
     let names: BTreeSet<&str> = study.variants.iter().map(|recipe| op_of(&recipe.name)).collect();
     let found = names.into_iter().filter_map(|name| Operation::find(study, name).ok());
