@@ -57,11 +57,8 @@ impl Share {
     /// Parses `M/N`; `None` unless 1 ≤ M ≤ N ≤ [`MOST_SHARES`].
     fn parse(text: &str) -> Option<Self> {
         let (m, n) = text.split_once('/')?;
-        let share = Self {
-            m: m.parse().ok()?,
-            n: n.parse().ok()?,
-        };
-        (1 <= share.m && share.m <= share.n && share.n <= MOST_SHARES).then_some(share)
+        let (m, n) = (m.parse().ok()?, n.parse().ok()?);
+        (1 <= m && m <= n && n <= MOST_SHARES).then_some(Self { m, n })
     }
 }
 

@@ -84,10 +84,8 @@ pub fn run(args: &ListArgs) -> Result<Exit> {
 fn overview(listed: &[OperationEntry]) -> String {
     // Counts are right-aligned below their headers.
     let rows = listed.iter().map(|entry| {
-        let (variants, cases) = (
-            format!("{:>8}", entry.variants.len()),
-            format!("{:>5}", entry.cases.len()),
-        );
+        let counts = [(entry.variants.len(), 8), (entry.cases.len(), 5)];
+        let [variants, cases] = counts.map(|(count, width)| format!("{count:>width$}"));
         vec![entry.op.clone(), variants, cases, entry.judged_by(), entry.doc.clone()]
     });
     let heads = [
@@ -154,11 +152,8 @@ impl OperationEntry {
     /// Returns one line for each output and rule. If an output is judged by several rules in different cases, each line names an
     /// example case.
     fn judged(&self) -> Vec<(&str, String)> {
-        let kinds = grouped(
-            self.outputs
-                .iter()
-                .map(|line| ((&line.output, &line.short), &line.such_as)),
-        );
+        let lines = self.outputs.iter();
+        let kinds = grouped(lines.map(|line| ((&line.output, &line.short), &line.such_as)));
         let several = |output: &str| kinds.iter().filter(|((other, _), _)| *other == output).count() > 1;
         let rows = kinds.iter().map(|((output, short), such_as)| {
             let such_as = such_as[0].as_ref().filter(|_| several(output));
@@ -170,8 +165,7 @@ impl OperationEntry {
 
     fn text(&self, cases: bool) -> String {
         let mut lines = hanging(&format!("{}: ", self.op), &self.doc, 2);
-        let judged = self.judged();
-        lines.extend(section("outputs", &judged));
+        lines.extend(section("outputs", &self.judged()));
         let noticed: Vec<(String, String)> = self.power.iter().map(|power| (power.place(), power.text())).collect();
         let heading = "least faults that are noticed, in the best case and in the middle one";
         lines.extend(section(heading, &noticed));
