@@ -414,7 +414,7 @@ fn all_missing_keys_are_told_at_once() {
             &[
                 "line",
                 "missing fields `at`, `phase`, `statistic`, `recipes`, `require`",
-                "require = a string (`>= 0.999` or `<= 1e-3`; with `flake` it is left out)",
+                "require = a string (Bound on the statistic, `>= 0.999` or `<= 1e-3`; left out if the gate has `flake`)",
                 "at = a string (Site pattern, layers included, e.g. `layers.*.output` or `logits`)",
             ],
         ),

@@ -97,7 +97,7 @@ pub struct Rule {
     pub phase: Phase,
     /// Statistic of the metric over the windows. If `at` matches several layers, the worst layer is compared with the bound.
     pub statistic: Statistic,
-    /// Bound on the statistic: `>= 0.999` or `<= 1e-3`. Omit this key if the gate has `flake`.
+    /// Bound on the statistic, `>= 0.999` or `<= 1e-3`; left out if the gate has `flake`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub require: String,
     /// Highest rate of false alarms, in place of `require`. The bound is computed from `calibration` so that a correct candidate
