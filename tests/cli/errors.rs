@@ -415,7 +415,7 @@ fn all_missing_keys_are_told_at_once() {
                 "line",
                 "missing fields `at`, `phase`, `statistic`, `recipes`, `require`",
                 "require = a string (Bound on the statistic, `>= 0.999` or `<= 1e-3`; left out if the gate has `flake`)",
-                "at = a string (Site pattern, layers included, e.g. `layers.*.output` or `logits`)",
+                "at = a string (Pattern of tensor names (sites), with the layer, e.g. `layers.*.output` or `logits`)",
             ],
         ),
         (
