@@ -30,7 +30,7 @@ mod text;
 #[path = "decode_step/weights.rs"]
 mod weights;
 
-/// What goes wrong at one site of one layer, in one run. Several mistakes may be made together.
+/// Mistake of a kernel at one site of one layer, in one run. A kernel may make several mistakes together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mistake {
     /// All numbers are a thousandth too large.
@@ -65,11 +65,11 @@ enum Mistake {
     Swapped,
 }
 
-/// Mistakes that are made together, and the outputs that each makes wrong. None of these outputs follows directly from another one of
-/// them, so that a mistake that is told again in what follows is noticed.
+/// Mistakes that a kernel makes together, each with the outputs that it makes wrong. No such output is computed directly from another
+/// one: if the judgement refused an output only because of the mistake before it, the test would see one output too many.
 type Together<'a> = &'a [(Mistake, &'a [&'a str])];
 
-/// The outputs that a kernel with these mistakes makes wrong are those of the mistakes, and no others.
+/// Asserts that the judgement refuses exactly the outputs of these mistakes.
 fn told_at_their_places(together: Together, wrong: impl FnOnce(&[Mistake]) -> Vec<&'static str>) {
     let mistakes: Vec<Mistake> = together.iter().map(|(mistake, _)| *mistake).collect();
     let places: BTreeSet<&str> = together.iter().flat_map(|(_, places)| places.iter().copied()).collect();
@@ -216,7 +216,7 @@ fn bytes(values: &[i32]) -> Vec<u8> {
     values.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-/// What kernels leave that compute as the reference does in f32, but for these mistakes.
+/// Returns the outputs of a kernel that computes as the reference does in f32, except for these mistakes.
 fn outputs(config: &Config, problem: &Problem, formats: Formats, mistakes: &[Mistake]) -> Outputs {
     let model: Model<f32> = Model::load(config.clone(), &mut Stacked::new(problem)).unwrap();
     outputs_of(&model, problem, formats, mistakes)
