@@ -16,30 +16,23 @@ pub struct Round {
     /// Number format: a KV-cache record (`v4_fp8`), a named format (`nvfp4`) or a format string (`e2m1/b16:e4m3/t:f32`).
     pub format: String,
     /// Rounds only the channels without RoPE (`nope`), or only the channels with RoPE (`rope`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<Segment>,
     /// Rounds a KV vector only where attention reads it as `key`, or only where attention reads it as `value`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Reader>,
     /// Rounds only in these layers, e.g. `"0-9,30"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers: Option<String>,
     /// Rounds only these channels of every row, e.g. `"0-63,448"`. The whole tensor is encoded, but only these channels of the
     /// result are used.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channels: Option<String>,
     /// Rounds only the tokens at these positions in the window, e.g. `"100-199"`; in a compressed cache, only these entries. The
     /// whole tensor is encoded, but only these rows of the result are used.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<String>,
     /// Rotates the tensor by a Hadamard matrix before rounding. The tensor stays rotated.
     #[serde(default)]
     pub hadamard: bool,
     /// Storage of a token's heads; by default, each head is a row.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heads: Option<Heads>,
     /// Layout of a recurrent state's matrices: `kv` by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<Layout>,
 }
 

@@ -3,14 +3,11 @@
 
 use std::collections::HashMap;
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use super::study::Study;
+use super::study::Keys;
 use crate::experiment::{Mistake, Window};
-use crate::json::keys;
-use crate::run::plan::{Plan, REFERENCE};
+use crate::run::plan::Plan;
 use ulplab_core::record::Phase;
 
 /// A pair of recipe and phase that a gate checks.
@@ -36,7 +33,7 @@ pub struct Null {
 pub const ROUNDS_NOTHING: &str = "it rounds nothing, so that no noise stands for its error";
 
 /// A recipe whose rounding errors may be replaced by noise.
-pub trait Candidate: Clone + Serialize + DeserializeOwned {
+pub trait Candidate: Clone {
     fn name(&self) -> &str;
 
     /// Returns the name of the other recipe that this recipe is compared with, if any.
@@ -46,9 +43,7 @@ pub trait Candidate: Clone + Serialize + DeserializeOwned {
 
     /// Returns the recipe under the name `name`, with its errors replaced by noise that is `gain` times as large.
     #[must_use]
-    fn with_noise(&self, name: String, gain: f64) -> Self {
-        louder(self, name, gain)
-    }
+    fn with_noise(&self, name: String, gain: f64) -> Self;
 
     /// Returns the recipe as correct code computes it, and a flag: true if the recipe rounds, so that noise can replace its
     /// rounding errors.
@@ -58,13 +53,6 @@ pub trait Candidate: Clone + Serialize + DeserializeOwned {
     fn right(&self, _phase: Phase) -> Result<(Self, bool), String> {
         Ok((self.clone(), true))
     }
-}
-
-/// Returns the recipe under a new name, with its keys `noise` and `gain` set, so that noise replaces its rounding errors.
-pub fn louder<R: Candidate>(recipe: &R, name: String, gain: f64) -> R {
-    let mut keys = serde_json::to_value(recipe).expect("a recipe is plain data");
-    (keys["name"], keys["noise"], keys["gain"]) = (name.into(), true.into(), gain.into());
-    serde_json::from_value(keys).expect("a recipe has these keys")
 }
 
 /// Calls `make` for each recipe, and returns the results by recipe name. An error points to the recipe's entry in the file.
@@ -85,15 +73,9 @@ pub fn plan<R: Candidate>(phases: &[Phase], windows: impl Iterator<Item = String
 }
 
 impl Null {
-    /// Makes the null experiment of a study, in these phases and with `draws` times as much data. Its recipes, each once, replace
-    /// the wanted recipes, or are compared with the replacements. `known` has the recipes of the study.
-    pub fn new<R: Candidate>(
-        study: &dyn Study,
-        draws: usize,
-        phases: &[Phase],
-        wanted: &[Wanted],
-        known: &[R],
-    ) -> Self {
+    /// Makes the null experiment. `study` makes its study from its recipes. These recipes, each once, replace the wanted recipes,
+    /// or are compared with the replacements. `known` has the recipes of the original study.
+    pub fn new<R: Candidate, S: Keys>(wanted: &[Wanted], known: &[R], study: impl FnOnce(Vec<R>) -> S) -> Self {
         let find = |name: &str| known.iter().find(|recipe| recipe.name() == name);
         let mut all: Vec<R> = Vec::new();
         let names = wanted.iter().map(|wanted| {
@@ -116,22 +98,13 @@ impl Null {
             all.extend(rival.filter(|rival| !all.iter().any(|other| other.name() == rival.name())));
             at += 1;
         }
-        all.retain(|recipe| recipe.name() != REFERENCE);
-        let mut body = study.body();
-        let drawn = body.get("draws").and_then(Value::as_u64).map(|own| draws as u64 * own);
-        let windows = redrawn(study.reading().windows, draws);
-        let changed = json!({ "phases": phases, "draws": drawn, "window": windows, "recipe": all });
-        for (key, value) in keys(&changed) {
-            if let Some(own) = body.get_mut(&key) {
-                *own = value;
-            }
-        }
+        let body = study(all).body();
         Self { body, names }
     }
 }
 
 /// Returns `draws` times as many windows as `own`, at other random positions of the same texts.
-fn redrawn(own: &[Window], draws: usize) -> Vec<Window> {
+pub fn redrawn(own: &[Window], draws: usize) -> Vec<Window> {
     let mut all: Vec<Window> = Vec::with_capacity(draws * own.len());
     for window in own.iter().cycle().take(draws * own.len()) {
         let of_text = own.iter().chain(&all).filter(|other| other.text == window.text);

@@ -102,10 +102,8 @@ pub struct Rule {
     pub require: String,
     /// Highest rate of false alarms, in place of `require`. The bound is computed from `calibration` so that a correct candidate
     /// violates it at most at this rate.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flake: Option<f64>,
     /// File that `ulplab gate --calibrate` wrote; the path is relative to the folder of the file with the gate.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<PathBuf>,
     /// Patterns of the names of the recipes to which the gate applies.
     pub recipes: Vec<String>,

@@ -45,7 +45,6 @@ pub struct Calibration {
     /// Number of windows in a draw that are random inputs instead of text; `drawn` describes the random inputs.
     #[serde(default, skip_serializing_if = "is_default")]
     pub drawn_windows: usize,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drawn: Option<String>,
     pub draws: usize,
     pub gates: Vec<CalibratedGate>,
@@ -62,7 +61,6 @@ pub struct CalibratedGate {
     /// The bound as stated in the experiment file; empty if the gate states `flake`, a false-alarm rate.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub require: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flake: Option<f64>,
     pub recipes: Vec<CalibratedRecipe>,
 }
@@ -77,11 +75,9 @@ pub struct CalibratedRecipe {
     /// Values of the gate's statistic for a correct candidate, one for each draw (random sample).
     pub null: Vec<f64>,
     /// Reason why `null`, the values of a correct candidate, is empty; `None` if it has values.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
     pub effects: Vec<Effect>,
     /// Reason why `effects` (the planted errors) is empty. `None` if there are effects, or if the recipe rounds nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub powerless: Option<String>,
 }
 

@@ -12,6 +12,7 @@ use super::sweep::{self, SweepArgs};
 use crate::experiment::Rule;
 use crate::gate;
 use crate::gate::calibration::{CalibratedGate, CalibratedRecipe, Calibration, Effect, SCHEMA, definition, direction};
+use crate::json;
 use crate::run::folder::{Folder, RUN};
 use crate::run::runs;
 use crate::run::summary::summarize;
@@ -66,7 +67,7 @@ pub fn run(args: &CalibrateArgs) -> Result<Option<Exit>> {
     check_writable(output)?;
     let calibration = calibrate(args, experiment)?;
     out!("{}", page::tables(&calibration)?);
-    write_atomic(output, |out| out.write_all(&seal::json(&calibration)))?;
+    write_atomic(output, |out| out.write_all(&seal::json(&json::keys(&calibration))))?;
     outln!("{}", output.display());
     Ok(Some(Exit::Pass))
 }

@@ -17,6 +17,7 @@ use super::mutants::MutantResult;
 use crate::backend::cuda::toolkit::FLAGS;
 use crate::backend::cuda::{Device, Source, Toolkit, Variant};
 use crate::entries::entries;
+use crate::json::keys;
 use crate::ops;
 use crate::provenance;
 use crate::run::runs::slug;
@@ -65,7 +66,6 @@ pub struct VerifiedFile {
     pub variants: BTreeMap<String, VariantResult>,
     /// Digests of the machine code, launches, inputs and verdicts that the verified source text gave. If a changed text gives the
     /// same digests, the kernels still count as verified.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digests: Option<Digests>,
     /// Results of planted faults, by `VARIANT MUTANT`: the first check that noticed the fault, or an empty text if none did.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -77,7 +77,6 @@ pub struct VerifiedFile {
 #[serde(deny_unknown_fields)]
 pub struct VariantResult {
     pub cases: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub bound_ratio: Option<f64>,
     /// Measured times by case and metric.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -153,7 +152,7 @@ impl Attestation {
             }
             all.ops.insert(op, verified);
         }
-        write_atomic(&file, |out| out.write_all(&seal::json(&all)))?;
+        write_atomic(&file, |out| out.write_all(&seal::json(&keys(&all))))?;
         Ok(file)
     }
 }

@@ -21,7 +21,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::limits::Parts;
-use super::null::{Null, Wanted, each, plan};
+use super::null::{Null, Wanted, each, plan, redrawn};
 use super::study::{Bench, Keys, ReadyRecipes, Study, Text, by_window, check_among, infos};
 use crate::backend::rounding::{Noise, Rounding};
 use crate::experiment::{Mistake, Rule, Window, written_out};
@@ -230,11 +230,13 @@ impl Study for ModelStudy {
             ..Recipe::default()
         };
         let known: Vec<Recipe> = std::iter::once(own).chain(self.recipes.iter().cloned()).collect();
-        let study = Self {
+        Ok(Null::new(wanted, &known, |recipes| Self {
+            phases: phases.to_vec(),
+            windows: redrawn(&self.windows, draws),
             reference_cuts: Some(1),
+            recipes: recipes.into_iter().filter(|recipe| recipe.name != REFERENCE).collect(),
             ..self.clone()
-        };
-        Ok(Null::new(&study, draws, phases, wanted, &known))
+        }))
     }
 
     fn uses_gpu(&self) -> bool {

@@ -22,6 +22,12 @@ impl Candidate for Recipe {
         &self.name
     }
 
+    fn with_noise(&self, name: String, gain: f64) -> Self {
+        let mut noisy = self.clone();
+        (noisy.name, noisy.noise, noisy.gain) = (name, true, Some(gain));
+        noisy
+    }
+
     fn against(&self) -> Option<&str> {
         self.against.as_deref()
     }

@@ -107,14 +107,13 @@ impl Candidate for Recipe {
     }
 
     fn with_noise(&self, name: String, gain: f64) -> Self {
-        match self.score_noise {
-            Some(size) => Self {
-                name,
-                score_noise: Some(gain * size),
-                ..self.clone()
-            },
-            None => null::louder(self, name, gain),
+        let mut noisy = self.clone();
+        noisy.name = name;
+        match &mut noisy.score_noise {
+            Some(size) => *size *= gain,
+            None => (noisy.noise, noisy.gain) = (true, Some(gain)),
         }
+        noisy
     }
 }
 
@@ -195,7 +194,12 @@ impl Study for RecallStudy {
         }))
     }
 
-    fn null(&self, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
-        Ok(Null::new(self, draws, phases, wanted, &self.recipes))
+    fn null(&self, draws: usize, _phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
+        Ok(Null::new(wanted, &self.recipes, |recipes| Self {
+            draws: draws * self.draws,
+            windows: null::redrawn(&self.windows, draws),
+            recipes,
+            ..self.clone()
+        }))
     }
 }

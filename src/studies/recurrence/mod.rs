@@ -101,6 +101,12 @@ impl Candidate for Recipe {
         &self.name
     }
 
+    fn with_noise(&self, name: String, gain: f64) -> Self {
+        let mut noisy = self.clone();
+        (noisy.name, noisy.noise, noisy.gain) = (name, true, Some(gain));
+        noisy
+    }
+
     fn right(&self, _phase: Phase) -> Result<(Self, bool), String> {
         let rounds = !self.rounds.is_empty() || matches!(self.form, Form::Prefill(_));
         Ok((self.clone(), rounds))
@@ -173,7 +179,11 @@ impl Study for RecurrenceStudy {
         }))
     }
 
-    fn null(&self, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
-        Ok(Null::new(self, draws, phases, wanted, &self.recipes))
+    fn null(&self, draws: usize, _phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
+        Ok(Null::new(wanted, &self.recipes, |recipes| Self {
+            draws: draws * self.draws,
+            recipes,
+            ..self.clone()
+        }))
     }
 }

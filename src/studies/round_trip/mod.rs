@@ -70,6 +70,12 @@ impl Candidate for Recipe {
         &self.name
     }
 
+    fn with_noise(&self, name: String, gain: f64) -> Self {
+        let mut noisy = self.clone();
+        (noisy.name, noisy.noise, noisy.gain) = (name, true, Some(gain));
+        noisy
+    }
+
     fn against(&self) -> Option<&str> {
         self.against.as_deref()
     }
@@ -174,7 +180,12 @@ impl Study for RoundTripStudy {
         }))
     }
 
-    fn null(&self, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
-        Ok(Null::new(self, draws, phases, wanted, &self.recipes))
+    fn null(&self, draws: usize, _phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
+        Ok(Null::new(wanted, &self.recipes, |recipes| Self {
+            draws: draws * self.draws,
+            windows: null::redrawn(&self.windows, draws),
+            recipes,
+            ..self.clone()
+        }))
     }
 }

@@ -166,6 +166,12 @@ impl Candidate for Recipe {
         &self.name
     }
 
+    fn with_noise(&self, name: String, gain: f64) -> Self {
+        let mut noisy = self.clone();
+        (noisy.name, noisy.noise, noisy.gain) = (name, true, Some(gain));
+        noisy
+    }
+
     /// Returns the recipe as correct code computes it on a CPU; an error if the recipe names GPU kernels.
     fn right(&self, _: Phase) -> Result<(Self, bool), String> {
         match self.kernels.is_empty() {
@@ -239,7 +245,12 @@ impl Study for SwapFfnStudy {
     }
 
     fn null(&self, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
-        Ok(Null::new(self, draws, phases, wanted, &self.recipes))
+        Ok(Null::new(wanted, &self.recipes, |recipes| Self {
+            draws: draws * self.draws,
+            phases: phases.to_vec(),
+            recipes,
+            ..self.clone()
+        }))
     }
 
     fn uses_gpu(&self) -> bool {

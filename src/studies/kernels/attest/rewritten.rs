@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::inputs::with_data;
 use super::{Attestation, VerifiedFile};
 use crate::backend::cuda::{Source, Toolkit};
+use crate::json::keys;
 use crate::ops::{COMPOSITIONS, Data};
 use crate::provenance;
 use crate::run::seal;
@@ -161,7 +162,7 @@ fn store(folder: Option<&Path>, data: &Data) -> Result<Exit> {
                 found => outln!("{}: {}", shown(&source.op), found.join(", ")),
             }
             changed |= !found.is_empty() && verified.digests.is_some();
-            write_atomic(&file, |out| out.write_all(&seal::json(&attestation)))?;
+            write_atomic(&file, |out| out.write_all(&seal::json(&keys(&attestation))))?;
         }
         outln!("{}: written", file.display());
     }

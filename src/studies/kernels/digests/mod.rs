@@ -28,11 +28,9 @@ use ulplab_operations::ops::{Case, Data};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Digests {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeDigests>,
     /// Digest of the launches on all cases, by variant.
     pub launches: BTreeMap<String, String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub judgement: Option<JudgementDigests>,
 }
 
