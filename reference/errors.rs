@@ -30,15 +30,17 @@ pub const U: f64 = 1.0 / (1 << 24) as f64;
 /// truncates, stay within the bound for fewer than 36,000 terms.
 pub const LAMBDA: f64 = 8.0;
 
-/// Rounding error of one sum or product, in units of [`U`]·|result|. The constants below are for other operations.
-const ONE_ROUNDING: f64 = 1.0;
-const QUOTIENT: f64 = 3.0;
-const ROOT: f64 = 3.0;
-const LOGARITHM: f64 = 4.0;
-
-fn exponential(x: f64) -> f64 {
-    4.0 + 2.0 * x.abs()
-}
+/// Rounding error of one sum or product, in units of [`U`]·|result|. The constants below are for other operations, in
+/// the same units.
+pub const ONE_ROUNDING: f64 = 1.0;
+/// A quotient.
+pub const QUOTIENT: f64 = 3.0;
+/// A square root.
+pub const ROOT: f64 = 3.0;
+/// ln(1 + x).
+pub const LOGARITHM: f64 = 4.0;
+/// eˣ: the first number, and the second for each unit of |x|.
+pub const EXPONENTIAL: [f64; 2] = [4.0, 2.0];
 
 /// An f64 value with its error state, from which the error model `M` computes the error of the value.
 #[derive(Clone, Copy, Debug, Default)]
@@ -309,7 +311,12 @@ impl<M: ErrorModel> Real for Number<M> {
             return Self::new(value, 0.0);
         }
         let brought = M::exponential(value, self);
-        Self::rounded(value, brought, exponential(self.value), self.model.unit())
+        Self::rounded(
+            value,
+            brought,
+            EXPONENTIAL[0] + EXPONENTIAL[1] * self.value.abs(),
+            self.model.unit(),
+        )
     }
 
     fn max(self, other: Self) -> Self {

@@ -6,10 +6,12 @@ use numpy::{PyArray1, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn};
 use pyo3::exceptions::{PyAssertionError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
+use rayon::prelude::*;
 use ulplab::ops::ON_TENSORS;
 use ulplab_operations::expected::draw::Draw;
+use ulplab_operations::expected::local::{self, Local};
 use ulplab_operations::expected::mean_error::{Elements, MeanErrors};
-use ulplab_operations::expected::sum::Sums;
+use ulplab_operations::expected::sum::{Sums, Terms};
 use ulplab_operations::expected::{Call, Given, Kind, Operation, Refused, Tensor};
 
 use crate::tensor::{Array, named, names};
@@ -27,6 +29,39 @@ pub fn sums() -> Vec<(&'static str, f64, &'static str)> {
         .iter()
         .map(|one| (one.name, one.unit(), one.meaning))
         .collect()
+}
+
+/// Returns the local error of each ATen operation: name, kind, and the bound's units of the unit roundoff (relative, for each unit
+/// of the operand's magnitude, absolute), which are 0 unless the kind is `units`.
+#[pyfunction]
+pub fn local_errors() -> Vec<(&'static str, &'static str, [f64; 3])> {
+    let told = |(name, local)| {
+        let (kind, units) = match local {
+            Local::Exact => ("exact", [0.0; 3]),
+            Local::Units(units) => ("units", [units.relative, units.slope, units.absolute]),
+            Local::Sum => ("sum", [0.0; 3]),
+            Local::Cast => ("cast", [0.0; 3]),
+            Local::Steps => ("steps", [0.0; 3]),
+            Local::Random => ("random", [0.0; 3]),
+        };
+        (name, kind, units)
+    };
+    local::all().map(told).collect()
+}
+
+/// Returns, for each row of terms, the factor by which equal roundings widen the error of the row's sum in any order. `u` is the
+/// unit roundoff of an addition.
+#[pyfunction]
+pub fn widening<'py>(
+    py: Python<'py>,
+    terms: PyReadonlyArrayDyn<'py, f64>,
+    u: f64,
+) -> PyResult<Bound<'py, PyArray1<f64>>> {
+    let cols = terms.as_array().shape().last().copied().unwrap_or(1).max(1);
+    let terms = terms.as_slice()?;
+    let of_row = |row: &[f64]| Terms::of(row.iter().copied(), u).widening();
+    let factors: Vec<f64> = pool::run(py, || terms.par_chunks(cols).map(of_row).collect());
+    Ok(PyArray1::from_vec(py, factors))
 }
 
 /// Returns the element type called `name`.

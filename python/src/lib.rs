@@ -37,7 +37,9 @@ mod _native {
     #[pymodule_export]
     use super::compared::{close, compare, pattern};
     #[pymodule_export]
-    use super::expected::{bounds, drawn, expected, judge, mean_errors, operations, rounded, sums};
+    use super::expected::{
+        bounds, drawn, expected, judge, local_errors, mean_errors, operations, rounded, sums, widening,
+    };
     #[pymodule_export]
     use super::limits::{floats, limits, metrics, tolerated, vacuous, vacuous_between};
     #[pymodule_export]

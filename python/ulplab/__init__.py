@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from . import reference
     from ._audit import Audit, audit
     from ._calibrate import Calibration, calibrate
-    from ._close import NoGate, assert_close
+    from ._close import NoGate, assert_close, assert_grad
     from ._dumps import read_polygraphy, read_workloads
+    from ._functions import Bound, bound_of
     from ._inputs import snapshot
     from ._invariant import assert_invariant
     from ._quantized import Quantized, assert_quantized, dequantize, parity, quantize
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
 _MODULES = {
     "_audit": ["Audit", "audit"],
     "_calibrate": ["Calibration", "calibrate"],
-    "_close": ["NoGate", "assert_close"],
+    "_close": ["NoGate", "assert_close", "assert_grad"],
     "_dumps": ["read_polygraphy", "read_workloads"],
+    "_functions": ["Bound", "bound_of"],
     "_inputs": ["snapshot"],
     "_invariant": ["assert_invariant"],
     "_quantized": ["Quantized", "assert_quantized", "dequantize", "parity", "quantize"],
@@ -55,6 +57,7 @@ __version__ = _version()
 # Written out, so that `mypy --strict` sees what is exported.
 __all__ = [
     "Audit",
+    "Bound",
     "Calibration",
     "NoGate",
     "Quantized",
@@ -62,9 +65,11 @@ __all__ = [
     "Replay",
     "UlplabWarning",
     "assert_close",
+    "assert_grad",
     "assert_invariant",
     "assert_quantized",
     "audit",
+    "bound_of",
     "calibrate",
     "dequantize",
     "parity",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import numbers
+import sys
 from typing import Any, Callable, Iterable
 
 import numpy
@@ -51,10 +52,13 @@ def assert_close(
     rtol: float | None = None,
     atol: float | None = None,
     *,
-    op: str | None = None,
-    inputs: dict[str, Any] | None = None,
+    op: str | Callable[..., Any] | None = None,
+    inputs: Any = None,
     output: str | None = None,
     accumulate: str = "f32",
+    rounds: str = "end",
+    grads: dict[str, Any] | None = None,
+    grad_output: Any = None,
     mean_error: str | None = "warn",
     equal_nan: bool = False,
     dtype: Any = None,
@@ -87,6 +91,15 @@ def assert_close(
         looked for if
         ``mean_error=None``.
 
+    ``assert_close(got, op=function, inputs=(x, weight))``
+        The same for a function of torch that you wrote as a plain reference: it runs once, with f64 next to every tensor, and the rounding
+        errors of its steps reach the outputs through its own derivatives. ``rounds`` says what kernels round: ``"end"``, their output;
+        ``"as_written"``, each operation's result in the type that the function gives it; ``"every_step"``, also the steps within softmax and
+        norms. A cast in the function is a rounding that a kernel may make. ``grads={"dx": 0}`` names gradients of inputs, by position or by
+        name, which are judged as outputs are: ``assert_close({"y": y, "dx": dx}, op=function, inputs=(x,), grads={"dx": 0}, grad_output=dy)``;
+        the output of a function with one is ``"out"``, and with several they are ``"out0"``, ``"out1"``, … or the keys of its dictionary.
+        ValueError, "not judged", if a step has no bound; "not determined", if an element hangs on a decision within its errors.
+
     ``kernel=`` in the place of ``got`` is called with ``inputs``: ``assert_close(kernel=rmsnorm, op="rmsnorm", inputs=...)``. What is
     wanted is computed from copies that were made before, and the assertion fails if the kernel has changed an input that ``writes`` does
     not name. A kernel that gives nothing gives what it writes to. `ulplab.snapshot` is for calls that are made elsewhere.
@@ -104,7 +117,7 @@ def assert_close(
     """
     __tracebackhide__ = True
     if limits:
-        _check_words(limits, op)
+        _check_words(limits, None if callable(op) else op)
     if kernel is not None:
         if got is not _MISSING:
             raise TypeError("assert_close: give either got or kernel")
@@ -118,9 +131,17 @@ def assert_close(
         raise TypeError("assert_close: writes= is for kernel=, or for ulplab.snapshot(inputs, writes)")
     if isinstance(inputs, _inputs.Snapshot):
         inputs.check("the kernel")
+    if op is not None and (want is not None or rtol is not None or atol is not None):
+        raise TypeError("assert_close: give either op and inputs, or want with rtol and atol")
+    if callable(op):
+        if limits:
+            raise TypeError(f"assert_close: {', '.join(limits)} is for tensors that are compared with each other, or for a named operation")
+        said_of = {"accumulate": accumulate, "rounds": rounds, "dtype": _type_name(dtype)}
+        _by_function(got, op, inputs, said_of, grads, grad_output, output, name)
+        return
+    if grads is not None or grad_output is not None or rounds != "end":
+        raise TypeError("assert_close: grads, grad_output and rounds are for op=function")
     if op is not None:
-        if want is not None or rtol is not None or atol is not None:
-            raise TypeError("assert_close: give either op and inputs, or want with rtol and atol")
         if mean_error not in ("warn", "fail", None):
             raise ValueError(f"mean_error = {mean_error!r}, expected 'warn', 'fail' or None")
         outputs = got if isinstance(got, dict) else {output: got}
@@ -333,6 +354,86 @@ def _by_operation(got: Any, inputs: dict[str, Any], call: dict[str, Any], name: 
         lines.append(f"  looks like none of the faults that ulplab.reference.{op} knows")
     note(found["worst"][-1], "\n".join(lines))
     return "\n".join(lines)
+
+
+def assert_grad(
+    kernel: Callable[..., Any],
+    *,
+    op: Callable[..., Any],
+    inputs: Any,
+    grad_output: Any = None,
+    wrt: Any = None,
+    **words: Any,
+) -> None:
+    """Raises AssertionError unless what a kernel gives, and its gradients through torch.autograd, are within the bounds of ``op``.
+
+        ulplab.assert_grad(my_rms_norm, op=lambda x, w: F.rms_norm(x, x.shape[-1:], w), inputs=(x, w))
+
+    ``kernel`` and ``op``, a plain reference in torch, are called with ``inputs``: a tuple, or a dictionary by name. ``wrt`` names the inputs
+    whose gradients are judged, by position or name; by default, all of floating-point types. ``grad_output`` is the gradient of the output,
+    by default of random signs and sizes from a fixed seed. ``words`` are those of `assert_close`: ``rounds``, ``accumulate``, ``dtype``.
+    """
+    __tracebackhide__ = True
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise TypeError("assert_grad needs torch; import it")
+    named = isinstance(inputs, dict)
+    keys = list(inputs) if named else list(range(len(inputs)))
+    if wrt is None:
+        wrt = [key for key in keys if isinstance(inputs[key], torch.Tensor) and inputs[key].is_floating_point()]
+    wrt = [wrt] if isinstance(wrt, (int, str)) else list(wrt)
+    if not wrt or any(key not in keys for key in wrt):
+        raise ValueError(f"assert_grad: wrt = {wrt!r}, expected some of {', '.join(map(repr, keys))}")
+    given = {key: inputs[key].detach().clone().requires_grad_() if key in wrt else inputs[key] for key in keys}
+    out = kernel(**{str(key): x for key, x in given.items()}) if named else kernel(*given.values())
+    if not isinstance(out, torch.Tensor):
+        raise TypeError(f"assert_grad: the kernel gives {type(out).__name__}, expected a tensor; give the gradients to assert_close")
+    if not out.requires_grad:
+        raise ValueError("not judged: what the kernel gives has no gradient: it is detached, or the kernel does not go through torch.autograd")
+    if grad_output is None:
+        generator = torch.Generator().manual_seed(0)
+        grad_output = torch.randn(out.shape, generator=generator).to(out.device, out.dtype)
+    found = torch.autograd.grad(out, [given[key] for key in wrt], grad_output, allow_unused=True)
+    names = {f"d{key}": key for key in wrt}
+    missing = [name for name, one in zip(names, found) if one is None]
+    if missing:
+        raise AssertionError(f"{', '.join(missing)}: the kernel gives no gradient of this input")
+    got = {"out": out.detach(), **dict(zip(names, found))}
+    assert_close(got, op=op, inputs=inputs, grads=names, grad_output=grad_output, **words)
+
+
+def _by_function(
+    got: Any, function: Callable[..., Any], inputs: Any, call: dict[str, Any], grads: Any, grad_output: Any, output: str | None, name: str
+) -> None:
+    """Raises AssertionError for outputs that are not within the bound of a function of torch."""
+    __tracebackhide__ = True
+    if "torch" not in sys.modules:
+        raise TypeError("assert_close: op is a function, which needs torch; import it, or name an operation of ulplab.reference")
+    if inputs is None:
+        raise TypeError("assert_close: give inputs, with which the function is called: a tuple, or a dictionary by name")
+    from ._judged import assert_function
+
+    if isinstance(got, dict):
+        outputs = got
+    elif isinstance(got, (tuple, list)):
+        outputs = {f"out{at}": one for at, one in enumerate(got) if one is not None}
+    else:
+        outputs = {output or "out": got}
+    if not outputs:
+        raise TypeError("assert_close: give a tensor, or a dictionary of outputs by their names")
+    u, meaning = _sums(call["accumulate"])
+    arrays = {one: (tensor, array(tensor, name if one == "out" else one)) for one, tensor in outputs.items()}
+    given = inputs.values() if isinstance(inputs, dict) else inputs
+    held = [array(x, "an input") for x in given if hasattr(x, "__dlpack__")]
+    for one, (_, found) in arrays.items():
+        _check_elements(found, one)
+        if any(_inputs.overlapping(found, x) for x in held):
+            raise ValueError(f"not judged: {one} is the memory of an input, which the kernel has overwritten; give a copy of the inputs")
+        if call["dtype"] is not None:
+            _check_type(found, None, call["dtype"], one, "")
+    wrong = assert_function(arrays, function, inputs, u, meaning, call["rounds"], grads, grad_output, {**call, "op": ""})
+    if wrong:
+        raise AssertionError("\n".join(wrong))
 
 
 def _check_judged(found: dict[str, Any], given: dict[str, Any], op: str, name: str) -> None:

@@ -24,6 +24,7 @@ mod hyper_head;
 mod index_scores;
 mod judge;
 mod layernorm;
+pub mod local;
 mod matmul;
 pub mod mean_error;
 mod mhc_post;

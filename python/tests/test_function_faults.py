@@ -1,0 +1,203 @@
+"""assert_close with a function of torch: wrong kernels fail, with what explains them, and what has no bound is not judged."""
+
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+import ulplab  # noqa: E402
+
+RNG = torch.Generator().manual_seed(0)
+X, W, B = (torch.randn(shape, generator=RNG) for shape in ((32, 256), (64, 256), (64,)))
+
+
+def reference(x, w, b):
+    return F.gelu(F.linear(x, w, b) / 16).softmax(-1)
+
+
+def said(got, function=reference, inputs=(X, W, B), **words):
+    with pytest.raises(AssertionError) as why:
+        ulplab.assert_close(got, op=function, inputs=inputs, **words)
+    return str(why.value)
+
+
+def without_last(x):
+    x = x.clone()
+    x[:, -1] = 0
+    return x
+
+
+FAULTS = {
+    "a missing term of addmm": lambda: reference(X, W, 0 * B),
+    "the last term of addmm": lambda: reference(without_last(X), W, B),
+    "bf16 after addmm": lambda: F.gelu(F.linear(X, W, B).bfloat16().float() / 16).softmax(-1),
+    "a neighbouring row": lambda: reference(X, W, B).roll(1, 0),
+    "a gain of 0.5": lambda: 0.5 * reference(X, W, B),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_named(fault):
+    message = said(FAULTS[fault]())
+    assert re.search(rf"looks like {re.escape(fault)}.*; then [0-3] elements are outside", message), message
+
+
+def test_small_faults_fail():
+    right = reference(X, W, B)
+    for got in (
+        F.gelu(F.linear(X, W, B) / 16, approximate="tanh").softmax(-1),
+        right * (1 + 1e-4),
+        torch.cat([right[:-1], right[:1]]),
+        reference(X, W.bfloat16().float(), B),
+        torch.zeros_like(right),
+        torch.where(torch.arange(64) == 5, torch.nan, right),
+    ):
+        said(got)
+
+
+def test_messages_name_the_steps_that_weigh_most():
+    message = said(2 * reference(X, W, B))
+    assert re.search(r"most of what is allowed there: \d+% \w+ \(test_function_faults.py:\d+\), ", message), message
+
+
+def test_words_that_explain_are_named():
+    narrow = [x.bfloat16() for x in (X, W, B)]
+    message = said(reference(*narrow), inputs=narrow)
+    assert "looks like rounds = as_written, whose bound is wider; then 0 elements are outside" in message
+    ulplab.assert_close(reference(*narrow), op=reference, inputs=narrow, rounds="as_written")
+
+
+def test_a_cast_in_the_reference_is_a_rounding():
+    q = torch.randn(2, 2, 16, 32, generator=RNG).bfloat16()
+
+    def plain(q):
+        return (q.float() @ q.float().transpose(-1, -2)).softmax(-1) @ q.float()
+
+    def with_cast(q):
+        return (q.float() @ q.float().transpose(-1, -2)).softmax(-1).to(q.dtype).float() @ q.float()
+
+    got = with_cast(q)
+    said(got, plain, (q,), dtype="float32")
+    ulplab.assert_close(got, op=with_cast, inputs=(q,), dtype="float32")
+
+
+def test_gradients():
+    grad = torch.randn(32, 64, generator=RNG)
+    x, b = X.clone().requires_grad_(), B.clone().requires_grad_()
+    dx, db = torch.autograd.grad(reference(x, W, b), [x, b], grad)
+    words = dict(grads={"dx": 0, "db": 2}, grad_output=grad)
+    ulplab.assert_close({"dx": dx, "db": db}, op=reference, inputs=(X, W, B), **words)
+    for wrong in (0.5 * dx, dx.roll(1, 0), dx.bfloat16().float() + 1e-3, without_last(dx), torch.zeros_like(dx)):
+        assert "dx (float32[32, 256])" in said({"dx": wrong, "db": db}, **words)
+    assert "db (float32[64])" in said({"dx": dx, "db": db / 32}, **words)
+
+
+class Norm(torch.autograd.Function):
+    """RMSNorm, with a gradient that may lack its second term."""
+
+    term = 1.0
+
+    @staticmethod
+    def forward(context, x, w):
+        rstd = torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+        context.save_for_backward(x, w, rstd)
+        return x * rstd * w
+
+    @staticmethod
+    def backward(context, grad):
+        x, w, rstd = context.saved_tensors
+        hat, scaled = x * rstd, grad * w
+        return rstd * (scaled - Norm.term * hat * (scaled * hat).mean(-1, keepdim=True)), (grad * hat).sum(0)
+
+
+def test_kernels_through_autograd(monkeypatch):
+    def rms_norm(x, w):
+        return F.rms_norm(x, x.shape[-1:], w, 1e-6)
+
+    w = torch.randn(256, generator=RNG)
+    ulplab.assert_grad(Norm.apply, op=rms_norm, inputs=(X, w))
+    monkeypatch.setattr(Norm, "term", 0.0)
+    with pytest.raises(AssertionError, match=r"d0 \(float32\[32, 256\]\)"):
+        ulplab.assert_grad(Norm.apply, op=rms_norm, inputs=(X, w))
+    with pytest.raises(ValueError, match="not judged: what the kernel gives has no gradient"):
+        ulplab.assert_grad(lambda x, w: rms_norm(x, w).detach(), op=rms_norm, inputs=(X, w))
+
+
+@pytest.mark.parametrize(
+    "function, why",
+    [
+        (lambda x: F.dropout(x, 0.5), r"not judged: .*aten\.bernoulli .*random numbers"),
+        (lambda x: x * torch.rand(256), r"not judged: .*aten\.rand .*random numbers"),
+        (lambda x: x * float(x.mean().item()), r"not judged: .*\.item\(\) of a computed number"),
+        (lambda x: torch.fft.rfft(x).abs(), r"not judged: .*aten\._fft_r2c"),
+        (lambda x: torch.linalg.svdvals(x), r"not judged: .*aten\.\w*svd"),
+        (lambda x: x.to(torch.complex64).abs(), r"not judged: "),
+        (lambda x: (x.sin() * 0).sqrt(), r"not judged: .*the derivative of sin"),
+    ],
+)
+def test_what_has_no_bound_is_not_judged(function, why):
+    with pytest.raises(ValueError, match=why):
+        ulplab.assert_close(function(X), op=function, inputs=(X,))
+
+
+def test_decisions_within_their_errors():
+    # Row 0 has two largest sums that differ by less than their errors.
+    w = torch.randn(8, 256, generator=RNG)
+    w[1] = w[0].flip(0)
+    x = torch.randn(4, 256, generator=RNG)
+    x[0] = 10 * (w[0] + w[1])
+
+    def best(x, w):
+        return F.linear(x, w).argmax(-1)
+
+    right = best(x.double(), w.double())
+    for first in (0, 1):
+        got = right.clone()
+        got[0] = first
+        ulplab.assert_close(got, op=best, inputs=(x, w))
+    got[0] = 5
+    with pytest.raises((AssertionError, ValueError), match="not determined|outside"):
+        ulplab.assert_close(got, op=best, inputs=(x, w))
+    got = right.clone()
+    got[1] = (got[1] + 1) % 8
+    said(got, best, (x, w))
+
+
+def test_mistakes_of_the_caller():
+    with pytest.raises(TypeError, match="give inputs"):
+        ulplab.assert_close(X, op=torch.sin)
+    with pytest.raises(ValueError, match="gives no 'y', expected one of out"):
+        ulplab.assert_close({"y": X.sin()}, op=torch.sin, inputs=(X,))
+    with pytest.raises(ValueError, match=r"grads: no input 3, expected one of 0 to 0"):
+        ulplab.assert_close({"dx": X.cos()}, op=torch.sin, inputs=(X,), grads={"dx": 3}, grad_output=X)
+    with pytest.raises(ValueError, match="give grad_output"):
+        ulplab.assert_close({"dx": X.cos()}, op=torch.sin, inputs=(X,), grads={"dx": 0})
+    with pytest.raises(ValueError, match="rounds = 'never', expected one of end, as_written, every_step"):
+        ulplab.assert_close(X.sin(), op=torch.sin, inputs=(X,), rounds="never")
+    with pytest.raises(AssertionError, match=r"out is float32\[32, 255\], expected \[32, 256\]"):
+        ulplab.assert_close(X.sin()[:, 1:], op=torch.sin, inputs=(X,))
+    with pytest.raises(ValueError, match="not judged: out is the memory of an input"):
+        ulplab.assert_close(X, op=torch.sin, inputs=(X,))
+    with pytest.raises(TypeError, match="grads, grad_output and rounds are for op=function"):
+        ulplab.assert_close(X, op="softmax", inputs=dict(x=X), rounds="as_written")
+
+
+def test_bounds_of_a_model():
+    torch.manual_seed(0)
+    model = torch.nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+    x = torch.randn(2, 7, 32)
+    bound = ulplab.bound_of(model, (x,))
+    error = abs(model(x).detach().double().numpy() - bound.value)
+    assert (error <= 8 * bound.sigma).all() and error.max() > 0.01 * bound.sigma.max()
+    assert sum(share for _, _, share in bound.largest_terms(100)) == pytest.approx(1)
+    assert "deviations of right kernels up to" in repr(bound)
+
+
+def test_torch_is_imported_by_the_user_only():
+    import subprocess
+    import sys
+
+    code = "import sys, ulplab; ulplab.assert_close; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,93 @@
+"""Faults of a function's steps: what a kernel gives that leaves out a term, or the last of a sum."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterator
+
+from ._tape import Step, Tape, Value, walk
+from ._torch import Tensor, torch
+
+# At most so many steps are run to find faults that explain a wrong output.
+_MOST = 20_000
+_SHOWN = 3
+
+
+def faults(step: Step) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The faults of a step: in words, and the call that makes each."""
+    where = f"{step.name}{f' ({step.line})' if step.line else ''}"
+    if step.call is torch.add and isinstance(step.args[1], Value):
+        yield f"a missing term of {where}", lambda x, y: x + 0 * y
+        yield f"a missing term of {where}", lambda x, y: 0 * x + y
+    elif step.call is torch.mul:
+        yield f"a missing factor of {where}", lambda x, y: x * (torch.ones_like(y) if isinstance(y, torch.Tensor) else 1.0)
+        if isinstance(step.args[1], Value):
+            yield f"a missing factor of {where}", lambda x, y: torch.ones_like(x) * y
+    elif step.costly and step.args and isinstance(step.args[0], Value) and step.args[0].z.ndim:
+        yield f"the last term of {where} lost", lambda x, *rest: step.call(_without_last(x), *rest)
+    if step.local is not None:
+        yield f"bf16 after {where}", lambda *given: step.call(*given).to(torch.bfloat16).double()
+
+
+def _without_last(x: Tensor) -> Tensor:
+    x = x.clone()
+    x[..., -1] = 0
+    return x
+
+
+def run(tape: Tape, value: Value, at: int, call: Callable[..., Any]) -> Tensor:
+    """The value with another call at one step."""
+    found: dict[int, Tensor] = {}
+
+    def of(one: Value) -> Tensor:
+        return found.get(id(one), one.z)
+
+    with torch.no_grad():
+        for number in range(at, len(tape.steps)):
+            step = tape.steps[number]
+            if number > at and not any(id(one) in found for one in _values(step.args)):
+                continue
+            result = (call if number == at else step.call)(*walk(step.args, of))
+            outs = list(result) if isinstance(result, (tuple, list)) else [result]
+            found.update((id(out), one) for one, out in zip(outs, step.outs))
+    return of(value)
+
+
+def _values(args: Any) -> Iterator[Value]:
+    if isinstance(args, Value):
+        yield args
+    elif isinstance(args, (list, tuple)):
+        for one in args:
+            yield from _values(one)
+
+
+def likeness(tape: Tape, value: Value, got: Tensor, allowed: Tensor, outside: int) -> list[tuple[str, int]]:
+    """The faults that explain most of what is outside: in words, with the number of elements that stay outside."""
+    found: list[tuple[str, int]] = []
+    left = _MOST
+    if value.z.is_floating_point() and value.z.ndim:
+        want = value.z.cpu()
+        for by in (1, -1):
+            found.append(("a neighbouring row", _outside(got, want.roll(by, 0), allowed)))
+        gain = float((got * want).sum() / want.square().sum())
+        found.append((f"a gain of {gain:.6g}", _outside(got, gain * want, allowed)))
+    for number, step in enumerate(tape.steps):
+        for what, call in faults(step):
+            left -= len(tape.steps) - number
+            if left < 0:
+                break
+            try:
+                found.append((what, _outside(got, run(tape, value, number, call).cpu(), allowed)))
+            except (RuntimeError, TypeError):
+                continue
+    best = sorted((one for one in found if 10 * one[1] <= outside), key=lambda one: one[1])
+    seen: dict[str, int] = {}
+    for what, count in best:
+        seen.setdefault(what, count)
+    return list(seen.items())[:_SHOWN]
+
+
+def _outside(got: Tensor, want: Tensor, allowed: Tensor) -> int:
+    if want.shape != got.shape:
+        return int(got.numel())
+    count: int = (~((got - want).abs() <= allowed)).sum().item()
+    return count

@@ -1,0 +1,256 @@
+"""Steps of sums: reductions, products of matrices, convolutions, pooling, and the adjoints of moves."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable
+
+from ._steps import count_of, dims_of, step_of
+from ._tape import Tape, Value, distinct
+from ._torch import Tensor, torch
+
+aten = torch.ops.aten
+
+
+@step_of("sum")
+def _sum(t: Tape, x: Value, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    return t.sum(x, dims_of(dims, x), keepdim)
+
+
+@step_of("mean")
+def mean_of(t: Tape, x: Value, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    at = dims_of(dims, x)
+    return t.div(t.sum(x, at, keepdim), float(count_of(x, at)))
+
+
+@step_of("cumsum")
+def _cumsum(t: Tape, x: Value, dim: int, dtype: Any = None) -> Value:
+    def total(z: Tensor) -> Tensor:
+        return z.cumsum(dim)
+
+    def wide() -> Tensor | float:
+        if x.z.ndim == 0 or x.z.shape[dim] <= 64:
+            return 1.0
+        rows = x.z.movedim(dim, -1)
+        return t.widening(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape[:-1]).unsqueeze(-1).movedim(-1, dim)
+
+    return t.summed(total, lambda: (total(x.z.abs()), total(x.z.square()), total((x.z != 0).double())), wide, x)
+
+
+@step_of("cumprod")
+def _cumprod(t: Tape, x: Value, dim: int, dtype: Any = None) -> Value:
+    out: list[Value] = []
+
+    def local() -> tuple[Tensor, Tensor]:
+        count = torch.ones_like(x.z).cumsum(dim)
+        return t.u * count * out[0].z.abs(), t.u * count.sqrt() * out[0].z.abs()
+
+    out.append(t.step(lambda z: z.cumprod(dim), x, local=local))
+    return out[0]
+
+
+@step_of("prod")
+def _prod(t: Tape, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    out: list[Value] = []
+    count = x.z.numel() if dim is None else x.z.shape[dim]
+
+    def local() -> tuple[Tensor, Tensor]:
+        return t.u * count * out[0].z.abs(), t.u * math.sqrt(count) * out[0].z.abs()
+
+    out.append(t.step(lambda z: z.prod() if dim is None else z.prod(dim, keepdim), x, local=local))
+    return out[0]
+
+
+def _product_width(t: Tape, a: Tensor, b: Tensor) -> Callable[[], Any]:
+    """How much equal products widen the deviations of a matrix product: those of a row with some column, and of a column with some row."""
+
+    def plainest(rows: Tensor) -> Tensor:
+        # The row with the fewest distinct numbers.
+        some = rows[..., : min(rows.shape[-1], 64)].sort(-1).values
+        return rows[(some.diff(dim=-1) != 0).sum(-1).argmin()]
+
+    def wide() -> Any:
+        count = a.shape[-1]
+        if count <= 64 or t.u == 0:
+            return 1.0
+        rows, columns = a.reshape(-1, count), b.transpose(-1, -2).reshape(-1, count)
+        of_rows = torch.maximum(t.widening(rows * plainest(columns)), t.widening(rows * columns[0]))
+        of_columns = torch.maximum(t.widening(columns * plainest(rows)), t.widening(columns * rows[0]))
+        return torch.minimum(of_rows.reshape(*a.shape[:-1], 1), of_columns.reshape(*b.shape[:-2], 1, b.shape[-1]))
+
+    return wide
+
+
+@step_of("mm", "bmm", "matmul")
+def _mm(t: Tape, a: Value, b: Value, dtype: Any = None) -> Value:
+    return t.bilinear(torch.matmul, _product_width(t, a.z, b.z), a, b)
+
+
+@step_of("mv")
+def _mv(t: Tape, a: Value, b: Value) -> Value:
+    return t.exact(lambda z: z.squeeze(-1), _mm(t, a, t.exact(lambda z: z.unsqueeze(-1), b)))
+
+
+@step_of("dot", "vdot")
+def _dot(t: Tape, a: Value, b: Value) -> Value:
+    rows = _mm(t, t.exact(lambda z: z.unsqueeze(0), a), t.exact(lambda z: z.unsqueeze(-1), b))
+    return t.exact(lambda z: z.reshape(()), rows)
+
+
+@step_of("addmm", "baddbmm", "addmv")
+def _addmm(t: Tape, x: Value, a: Value, b: Value, beta: Any = 1, alpha: Any = 1) -> Value:
+    product = _mv(t, a, b) if b.z.ndim == 1 else _mm(t, a, b)
+    if alpha != 1:
+        product = t.mul(product, alpha)
+    if beta == 0:
+        return product
+    return t.add(product, t.mul(x, beta) if beta != 1 else x)
+
+
+@step_of("linear")
+def _linear(t: Tape, x: Value, weight: Value, bias: Value | None = None) -> Value:
+    found = _mm(t, x, t.exact(lambda z: z.T, weight))
+    return found if bias is None else t.add(found, bias)
+
+
+@step_of("convolution", "_convolution")
+def _convolution(
+    t: Tape, x: Value, weight: Value, bias: Value | None, stride: Any, padding: Any, dilation: Any, transposed: bool, extra: Any, groups: int, *_: Any
+) -> Value:
+    def call(x: Tensor, w: Tensor) -> Tensor:
+        return aten.convolution(x, w, None, stride, padding, dilation, transposed, extra, groups)
+
+    found = t.bilinear(call, lambda: 1.0 if _varied(x, weight) else 8.0, x, weight)
+    if bias is None:
+        return found
+    return t.add(found, t.exact(lambda z: z.reshape(-1, *[1] * (x.z.ndim - 2)), bias))
+
+
+def _varied(*values: Value) -> bool:
+    """False if one tensor has few distinct numbers."""
+    return all(distinct(value.z) for value in values)
+
+
+@step_of("convolution_backward")
+def _convolution_backward(t: Tape, grad: Value, x: Value, weight: Value, *args: Any) -> Any:
+    *rest, mask = args
+
+    def to_x(g: Tensor, w: Tensor) -> Tensor:
+        return aten.convolution_backward(g, x.z, w, *rest, [True, False, False])[0]
+
+    def to_weight(g: Tensor, x: Tensor) -> Tensor:
+        return aten.convolution_backward(g, x, weight.z, *rest, [False, True, False])[1]
+
+    def width(a: Value, b: Value) -> Callable[[], float]:
+        return lambda: 1.0 if _varied(a, b) else 8.0
+
+    dims = [0, *range(2, grad.z.ndim)]
+    return (
+        t.bilinear(to_x, width(grad, weight), grad, weight) if mask[0] else None,
+        t.bilinear(to_weight, width(grad, x), grad, x) if mask[1] else None,
+        t.sum(grad, dims) if mask[2] else None,
+    )
+
+
+def _positive(t: Tape, call: Callable[..., Tensor], x: Value, *args: Any, count: Any = None, wide: float = 1.0) -> Value:
+    """A sum of numbers with weights of at least 0, each once: at most ``count`` terms."""
+
+    def terms() -> tuple[Tensor, Tensor, Tensor]:
+        given = [arg.z if isinstance(arg, Value) else arg for arg in args]
+        magnitudes = call(x.z.abs(), *given)
+        number = call((x.z != 0).double(), *given).clamp(min=1) if count is None else torch.full_like(magnitudes, float(count))
+        return magnitudes, magnitudes.square(), number
+
+    return t.summed(call, terms, lambda: wide, x, *args)
+
+
+def _pool(name: str) -> None:
+    @step_of(name)
+    def pool(t: Tape, x: Value, *args: Any, **words: Any) -> Value:
+        call = getattr(aten, t.name)
+        sizes = args[0] if args else [1]
+        if "adaptive" in name:
+            count = math.prod(-(-side // max(int(out), 1)) + 1 for side, out in zip(x.z.shape[-len(sizes) :], sizes))
+        else:
+            count = math.prod(sizes) ** (2 if len(sizes) == 1 and not name.endswith("1d") else 1)
+        return _positive(t, lambda z: call(z, *args, **words), x, count=count + 1)
+
+
+for _name in "avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d".split():
+    _pool(_name)
+
+
+def _interpolation(name: str) -> None:
+    @step_of(name)
+    def interpolate(t: Tape, x: Value, *args: Any, **words: Any) -> Value:
+        call = getattr(getattr(aten, name), "default" if not isinstance(args[-1], (list, tuple)) else "vec")
+        return _positive(t, lambda z: call(z, *args, **words), x, count=12)
+
+
+for _name in "upsample_linear1d upsample_bilinear2d upsample_trilinear3d".split():
+    _interpolation(_name)
+
+
+@step_of("avg_pool2d_backward", "avg_pool3d_backward")
+def _avg_pool_backward(t: Tape, grad: Value, x: Value, sizes: Any, *args: Any) -> Value:
+    call = getattr(aten, t.name)
+    return _positive(t, lambda g: call(g, x.z, sizes, *args), grad, count=math.prod(sizes) + 1)
+
+
+@step_of("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
+def _adaptive_backward(t: Tape, grad: Value, x: Value) -> Value:
+    call = getattr(aten, t.name)
+    return _positive(t, lambda g: call(g, x.z), grad, count=5)
+
+
+@step_of("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward")
+def _max_pool_backward(t: Tape, grad: Value, x: Value, *args: Any) -> Value:
+    *words, indices = args
+    call = getattr(aten, t.name)
+    return _positive(t, lambda g, at: call(g, x.z, *words, at), grad, indices)
+
+
+@step_of("embedding_dense_backward")
+def _embedding_backward(t: Tape, grad: Value, ids: Value, rows: int, padding: int, scale: bool) -> Value:
+    return _positive(t, lambda g, ids: aten.embedding_dense_backward(g, ids, rows, padding, scale), grad, ids)
+
+
+@step_of("scatter_add", "index_add")
+def _scatter_add(t: Tape, x: Value, dim: int, index: Value, source: Value, alpha: Any = 1) -> Value:
+    if alpha != 1:
+        source = t.mul(source, alpha)
+    call = torch.scatter_add if t.name.startswith("scatter") else torch.index_add
+    added = _positive(t, lambda s, at, x: call(torch.zeros_like(x), dim, at, s), source, index, t.exact(torch.zeros_like, x))
+    return t.add(x, added)
+
+
+@step_of("index_put", "_index_put_impl")
+def _index_put(t: Tape, x: Value, indices: Any, source: Value, accumulate: bool = False, unsafe: bool = False) -> Value:
+    def put(x: Tensor, source: Tensor, *at: Any) -> Tensor:
+        return aten.index_put(x, list(at), source, accumulate)
+
+    if not accumulate:
+        return t.exact(put, x, source, *indices)
+    zeros = t.exact(torch.zeros_like, x)
+    added = _positive(t, lambda s, z, *at: put(z, s, *at), source, zeros, *indices)
+    return t.add(x, added)
+
+
+@step_of("trace")
+def _trace(t: Tape, x: Value) -> Value:
+    return t.sum(t.exact(lambda z: z.diagonal(), x))
+
+
+def _adjoint(name: str) -> None:
+    @step_of(name)
+    def adjoint(t: Tape, grad: Value, *args: Any, **words: Any) -> Value:
+        call = getattr(aten, t.name)
+        return _positive(t, lambda g, *rest: call(g, *rest, **words), grad, *args)
+
+
+for _name in (
+    "col2im unfold_backward reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward "
+    "replication_pad2d_backward replication_pad3d_backward upsample_nearest1d_backward upsample_nearest2d_backward "
+    "upsample_nearest3d_backward"
+).split():
+    _adjoint(_name)
