@@ -131,6 +131,8 @@ def test_kernels_through_autograd(monkeypatch):
         (lambda x: F.dropout(x, 0.5), r"not judged: .*aten\.bernoulli .*random numbers"),
         (lambda x: x * torch.rand(256), r"not judged: .*aten\.rand .*random numbers"),
         (lambda x: x * float(x.mean().item()), r"not judged: .*\.item\(\) of a computed number"),
+        (lambda x: x * torch.from_numpy((x + 1.5).numpy()).mean(), r"not judged: .*Tensor\.numpy .*a computed tensor leaves torch"),
+        (lambda x: x * 2 if (x[0, 0] / 3).sin() > (x[0, 0] / 3).sin() * (1 + 1e-9) else x * 3, r"not judged: .*a branch of the function flips"),
         (lambda x: torch.fft.rfft(x).abs(), r"not judged: .*aten\._fft_r2c"),
         (lambda x: torch.linalg.svdvals(x), r"not judged: .*aten\.\w*svd"),
         (lambda x: x.to(torch.complex64).abs(), r"not judged: "),
@@ -201,3 +203,50 @@ def test_torch_is_imported_by_the_user_only():
 
     code = "import sys, ulplab; ulplab.assert_close; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_inputs_and_statistics_stay_as_they_are():
+    def grows(x):
+        return x.add_(1.0).mul(2.0)
+
+    x = torch.randn(4, 6, generator=RNG)
+    before = x.clone()
+    ulplab.assert_close(grows(x.clone()), op=grows, inputs=(x,))
+    assert torch.equal(x, before)
+    norm = torch.nn.BatchNorm1d(6)
+    ulplab.bound_of(norm, (x,))
+    assert int(norm.num_batches_tracked) == 0 and torch.equal(norm.running_mean, torch.zeros(6))
+
+
+def test_branches_that_do_not_flip_are_followed():
+    def branches(x):
+        return x.exp() if x.sin().sum() > -1e6 else x
+
+    ulplab.assert_close(X.exp(), op=branches, inputs=(X,))
+    said(X + 1, branches, (X,))
+
+
+def test_views_and_memory_are_followed():
+    def tangled(x):
+        y = torch.empty(33, 8)
+        y[:32] = x[:, :8] * 3.1
+        y[32] = y[:32].sum(0)
+        z = y.T.contiguous().view(-1)[5:40:3]
+        z.mul_(0.7)
+        return torch.as_strided(y, (16, 8), (16, 1)) + y.unfold(0, 16, 16)[0].T + z.sum()
+
+    ulplab.assert_close(tangled(X), op=tangled, inputs=(X,))
+    wrong = tangled(X)
+    wrong[3, 3] += 1e-4
+    said(wrong, tangled, (X,))
+
+
+def test_a_cast_on_writing_is_a_rounding():
+    def into_a_cache(x):
+        cache = torch.zeros(32, 256, dtype=torch.bfloat16)
+        cache[:] = x
+        return cache.float() * 1.0001
+
+    ulplab.assert_close(into_a_cache(X), op=into_a_cache, inputs=(X,))
+    ulplab.assert_close(X * 1.0001, op=into_a_cache, inputs=(X,))
+    said(into_a_cache(X), lambda x: x * 1.0001, (X,))

@@ -9,7 +9,7 @@ from typing import Any, Callable
 import numpy
 from . import _native
 from ._close import unit
-from ._shadows import Shadows
+from ._shadows import Leaks, Shadows
 from ._tape import LAMBDA, Tape, Value
 from ._torch import pytree, torch
 
@@ -132,9 +132,9 @@ def bounds_of(
     tape = Tape(u)
     shadows = Shadows(tape, rounds)
     mark = _marked(grads, args, kwargs) if grads else {}
-    args, kwargs = pytree.tree_map(lambda x: mark.get(id(x), x), (args, kwargs))
-    if not grads:
-        args, kwargs = pytree.tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) and x.requires_grad else x, (args, kwargs))
+    # Copies, since the function may write to its inputs.
+    args, kwargs = pytree.tree_map(lambda x: mark.get(id(x), x.detach().clone()) if isinstance(x, torch.Tensor) else x, (args, kwargs))
+    buffers = [(x, x.clone()) for x in function.buffers()] if isinstance(function, torch.nn.Module) else []
     guard = torch.enable_grad() if grads else torch.no_grad()
     # Operations of other libraries have no steps: those of torch itself give the same.
     library = torch._C._get_mkldnn_enabled()
@@ -143,7 +143,7 @@ def bounds_of(
     # Attention in the function's own types, so that its steps round as the function says.
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
     try:
-        with guard, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False), shadows:
+        with guard, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False), Leaks(shadows), shadows:
             result = function(*args, **kwargs)
             outputs = _named(result)
             if grads:
@@ -152,6 +152,8 @@ def bounds_of(
     finally:
         torch._C._set_mkldnn_enabled(library)
         torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(reduced)
+        for x, before in buffers:
+            x.copy_(before)
     found = {}
     for name, x in outputs.items():
         if not isinstance(x, torch.Tensor):
@@ -161,12 +163,16 @@ def bounds_of(
     tape.spread(draws, kept)
     for bound in found.values():
         bound._measure()
-    _decide(tape, found)
+    _decide(tape, found, shadows.branches)
     return found
 
 
-def _decide(tape: Tape, found: dict[str, Bound]) -> None:
+def _decide(tape: Tape, found: dict[str, Bound], branches: list[tuple[Value, bool, str]]) -> None:
     """Marks elements that depend on decisions which flip within their errors, and keeps what they may be instead."""
+    for value, same, line in branches:
+        if not same or any(bool((tape.draw(seed, scale=_FAR)(value) != value.z).any()) for seed in range(_DRAWS)):
+            for bound in found.values():
+                bound.unknown.append(f"{line}: a branch of the function flips within its errors")
     if not any(step.decides for step in tape.steps):
         return
     for seed in range(_DRAWS):

@@ -8,12 +8,14 @@ from typing import Any
 
 from . import _norms, _steps, _sums
 from ._tape import Tape, Unknown, Value, kind
-from ._torch import Tensor, TorchDispatchMode, pytree, torch
+from ._torch import Tensor, TorchDispatchMode, TorchFunctionMode, pytree, torch
 
 aten = torch.ops.aten
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _DROPPED = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking", "copy")
+# Methods of tensors that hand numbers to others.
+_LEAVES = ("numpy", "__array__", "tolist", "data_ptr", "__dlpack__")
 # Operations whose result is chosen by comparing numbers.
 _DECISIONS = set(
     "eq ne lt le gt ge argmax argmin argsort sort topk kthvalue median any all nonzero max_pool2d_with_indices max_pool3d_with_indices sign "
@@ -50,6 +52,24 @@ def _dense(x: Tensor) -> bool:
     return True
 
 
+class Leaks(TorchFunctionMode):  # type: ignore[misc]
+    """Notices tensors that leave torch, where no error is followed."""
+
+    def __init__(self, shadows: Shadows) -> None:
+        super().__init__()
+        self.shadows = shadows
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in _LEAVES and args and isinstance(args[0], torch.Tensor) and self.shadows.known(args[0]):
+            try:
+                if not self.shadows.of(args[0]).exact:
+                    self.shadows.note(f"Tensor.{name}", "a computed tensor leaves torch, and its error is lost")
+            except Unknown as why:
+                self.shadows.note(f"Tensor.{name}", str(why))
+        return func(*args, **(kwargs or {}))
+
+
 class Shadows(TorchDispatchMode):  # type: ignore[misc]
     """Records the steps of a function on a tape while it runs. ``every`` names what is rounded besides: see `bound_of`."""
 
@@ -58,6 +78,10 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         self.tape = tape
         self.rounds = rounds
         self.stores: dict[int, _Store] = {}
+        #: Storages whose numbers are not followed.
+        self.lost: set[int] = set()
+        #: Numbers that the function's own branches read: each with True if f64 has the same, and the line.
+        self.branches: list[tuple[Value, bool, str]] = []
         #: Why there is no bound: operations, the lines that call them, and what is unknown.
         self.unknown: list[str] = []
 
@@ -65,6 +89,8 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
 
     def of(self, x: Tensor) -> Value:
         """The value of a tensor. A tensor that no step made is exact."""
+        if x.untyped_storage()._cdata in self.lost:
+            raise Unknown("memory that an operation has changed besides its results")
         store = self.stores.get(x.untyped_storage()._cdata)
         key = _key(x)
         if store is None:
@@ -139,19 +165,19 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         try:
             given = self.given(func, args, kwargs)
         except Unknown as why:
-            self.note(name, str(why))
+            self.note(f"aten.{name}", str(why))
         result = func(*args, **kwargs)
         if given is not None:
             try:
                 self.record(func, name, given, args, kwargs, result)
             except Unknown as why:
-                self.note(name, str(why))
+                self.note(f"aten.{name}", str(why))
             except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError) as error:
-                self.note(name, f"its steps failed in f64: {type(error).__name__}: {error}".splitlines()[0])
+                self.note(f"aten.{name}", f"its steps failed in f64: {type(error).__name__}: {error}".splitlines()[0])
         return result
 
     def note(self, name: str, why: str) -> None:
-        text = f"aten.{name}{f' ({self.tape.line})' if self.tape.line else ''}: {why}"
+        text = f"{name}{f' ({self.tape.line})' if self.tape.line else ''}: {why}"
         if text not in self.unknown:
             self.unknown.append(text)
 
@@ -179,6 +205,8 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
             (value,) = given[0]
             if not value.exact and value.floating:
                 raise Unknown(".item() of a computed number, whose error is lost")
+            if not value.exact:
+                self.branches.append((value, bool(value.z.item() == args[0].item()), f"aten.{name}{f' ({self.tape.line})' if self.tape.line else ''}"))
             return
         if not results and not written:
             return
@@ -193,12 +221,21 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         self.tape.narrow = types[0] if self.rounds == "every_step" and narrow > self.tape.u else None
         outs = self.mirror(func, name, local, given, written, results)
         owned = {y.untyped_storage()._cdata for y in pytree.tree_leaves(args) if isinstance(y, torch.Tensor)}
-        # What is written in place is the first result of the operation without it.
-        for x, value in zip(written or results, outs):
-            if value is None:
-                continue
+        # What is written in place is the result of the operation without it; running statistics are written besides.
+        places = {x.untyped_storage()._cdata for x in written}
+        if any(x.untyped_storage()._cdata not in places for x in results):
+            for place in places:
+                self.stores.pop(place, None)
+                self.lost.add(place)
+            written = []
+        given_back = [value for value in outs if value is not None]
+        if len(given_back) != len(written or results):
+            raise Unknown(f"{len(written or results)} results were computed as {len(given_back)}")
+        for x, value in zip(written or results, given_back):
             if value.floating and x.is_floating_point():
                 value = self.stored(name, value, x.dtype)
+                if name == "copy" and isinstance(args[1], torch.Tensor) and args[1].dtype != x.dtype:
+                    value = self.tape.cast(value, x.dtype)
             if tuple(value.z.shape) != tuple(x.shape):
                 raise Unknown(f"a result of shape {list(x.shape)} was computed with shape {list(value.z.shape)}")
             if written:

@@ -6,4 +6,5 @@ from typing import Any, TypeAlias
 torch: Any = importlib.import_module("torch")
 pytree: Any = importlib.import_module("torch.utils._pytree")
 TorchDispatchMode: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
+TorchFunctionMode: Any = importlib.import_module("torch.overrides").TorchFunctionMode
 Tensor: TypeAlias = Any
