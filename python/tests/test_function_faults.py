@@ -133,6 +133,7 @@ def test_kernels_through_autograd(monkeypatch):
         (lambda x: x * float(x.mean().item()), r"not judged: .*\.item\(\) of a computed number"),
         (lambda x: x * torch.from_numpy((x + 1.5).numpy()).mean(), r"not judged: .*Tensor\.numpy .*a computed tensor leaves torch"),
         (lambda x: x * 2 if (x[0, 0] / 3).sin() > (x[0, 0] / 3).sin() * (1 + 1e-9) else x * 3, r"not judged: .*a branch of the function flips"),
+        (lambda x: (x * 1e5).half().float() * 2, r"not judged: .*a conversion to float16 that overflows"),
         (lambda x: torch.fft.rfft(x).abs(), r"not judged: .*aten\._fft_r2c"),
         (lambda x: torch.linalg.svdvals(x), r"not judged: .*aten\.\w*svd"),
         (lambda x: x.to(torch.complex64).abs(), r"not judged: "),
@@ -254,6 +255,16 @@ def test_views_and_memory_are_followed():
     wrong = tangled(X)
     wrong[3, 3] += 1e-4
     said(wrong, tangled, (X,))
+
+
+def test_inference_mode_and_numbers_that_are_selected():
+    def selected(x):
+        with torch.inference_mode():
+            y = F.layer_norm(x, (256,)).clamp(max=0.1).masked_fill(x < -1, -0.3) / 0.7
+            return F.linear(torch.where(y > 0, y, 0.7), x)
+
+    ulplab.assert_close(selected(X), op=selected, inputs=(X,))
+    said(selected(X) * 1.0001, selected, (X,))
 
 
 def test_a_cast_on_writing_is_a_rounding():

@@ -161,15 +161,24 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         name = func._schema.name.partition("::")[2]
         name = name[:-1] if name.endswith("_") else name
         self.tape.name, self.tape.line = name, _line()
+        if kind(name) is None and func._schema.name.startswith("aten::"):
+            # In inference mode, operations that consist of others arrive whole.
+            with self:
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
         given: tuple[Any, Any] | None = None
         try:
-            given = self.given(func, args, kwargs)
+            # Copies take part in derivatives later, whatever mode the function runs in.
+            with torch.inference_mode(False):
+                given = self.given(func, args, kwargs)
         except Unknown as why:
             self.note(f"aten.{name}", str(why))
         result = func(*args, **kwargs)
         if given is not None:
             try:
-                self.record(func, name, given, args, kwargs, result)
+                with torch.inference_mode(False):
+                    self.record(func, name, given, args, kwargs, result)
             except Unknown as why:
                 self.note(f"aten.{name}", str(why))
             except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError) as error:
@@ -301,7 +310,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
             args = args[:2]
         flat, spec = pytree.tree_flatten((args, kwargs))
         places = [at for at, one in enumerate(flat) if isinstance(one, Value)]
-        words = [torch.float64 if isinstance(one, torch.dtype) and one.is_floating_point else one for one in flat]
+        words = [torch.float64 if isinstance(one, torch.dtype) and one.is_floating_point else self.tape.number(one) for one in flat]
 
         def call(*tensors: Tensor) -> Any:
             filled = list(words)

@@ -162,6 +162,7 @@ def _clamp_max(t: Tape, x: Value, high: Any) -> Value:
 
 
 def between(t: Tape, x: Value, low: float | None, high: float | None) -> Value:
+    low, high = t.number(low), t.number(high)
     call = functools.partial(torch.clamp, min=low, max=high)
     x.needs_spread = True
 

@@ -206,6 +206,12 @@ class Tape:
         mantissa = math.frexp(float(x))[0] / (2 * self.scalar)
         return self.scalar / self.u if mantissa != int(mantissa) else 0.0
 
+    def number(self, x: Any) -> Any:
+        """A number that the function states, as kernels have it where they only select it: in f32, unless they compute in more."""
+        if not isinstance(x, float) or not math.isfinite(x) or 0 < self.u < 2.0**-24:
+            return x
+        return torch.tensor(x, dtype=torch.float32).item()
+
     def add(self, a: Any, b: Any) -> Value:
         x, y = (a, b) if isinstance(a, Value) else (b, a)
         out: list[Value] = []
@@ -241,7 +247,9 @@ class Tape:
     def div(self, a: Any, b: Any) -> Value:
         if not isinstance(b, Value) and math.frexp(float(b))[0] in (0.5, -0.5):
             return self.exact(torch.div, a, b)
-        return self.units("div", torch.div, *((a, b) if isinstance(a, Value) else (torch.tensor(float(a), dtype=torch.float64), b)))
+        if isinstance(a, Value):
+            return self.units("div", torch.div, a, b, extra=self.constant(b))
+        return self.units("div", lambda b: float(a) / b, b, extra=self.constant(a))
 
     def square(self, a: Value) -> Value:
         return self.mul(a, a)
@@ -263,6 +271,9 @@ class Tape:
             worst = torch.where((z.to(dtype).to(z.dtype) == z) & out[0].exact, 0.0, half_spacing(z, dtype))
             return worst, worst * _UNIFORM
 
+        most = torch.finfo(dtype).max * (1 + torch.finfo(dtype).eps / 4)
+        if bool(((a.z.abs() > most) & torch.isfinite(a.z)).any()):
+            raise Unknown(f"a conversion to {str(dtype).removeprefix('torch.')} that overflows")
         if a.exact and bool(torch.equal(a.z.to(dtype).to(a.z.dtype), a.z)):
             return a
         out.append(self.step(torch.clone, a, local=local, narrow=None))
