@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any, Callable, Iterable
 
 import numpy
 
@@ -185,25 +186,27 @@ class Audit:
         lines = [f"{self.op}: {len(self.noticed)} of {len(self.noticed) + len(self.survivors)} faults are noticed"]
         if not self.right_passes:
             lines.append("    what is right does not pass")
-        lines += [f"    lets pass: {name}: {doc}" for name, doc in self.survivors.items()]
+        lines += [f"    lets pass: {name}{f': {doc}' if doc else ''}" for name, doc in self.survivors.items()]
         return "\n".join(lines)
 
 
 def audit(
-    gate: Callable[[Any, Any], Any], op: str, inputs: dict[str, Any], dtype: Any = numpy.float32, output: str | None = None
+    gate: Callable[[Any, Any], Any], op: str | Callable[..., Any], inputs: Any, dtype: Any = numpy.float32, output: str | None = None
 ) -> Audit:
-    """Asks a gate about every fault of an operation that `ulplab.reference` has.
+    """Asks a gate about every fault of an operation that `ulplab.reference` has, or of the steps of a function of torch.
 
     ``gate(got, want)`` is any assertion or function that says whether two arrays are close; both are numpy arrays of ``dtype``, e.g.
     ``ml_dtypes.bfloat16``. Faults that change nothing for these inputs are not counted.
     """
-    name = numpy.dtype(dtype).name
 
-    def rounded(fault: str | None) -> numpy.ndarray:
-        found = reference.compute(op, dtype=name, fault=fault, **inputs)
-        found = found[output or next(iter(found))] if isinstance(found, dict) else found
+    def stored(value: numpy.ndarray) -> numpy.ndarray:
         with numpy.errstate(over="ignore"):
-            return found.value.astype(numpy.float32).astype(dtype)
+            return value.astype(numpy.float32).astype(dtype)
+
+    if callable(op):
+        right, wrongs = _of_function(op, inputs, output, stored)
+    else:
+        right, wrongs = _of_operation(op, inputs, numpy.dtype(dtype).name, output, stored)
 
     def passes(got: numpy.ndarray) -> bool:
         try:
@@ -212,12 +215,47 @@ def audit(
             return False
         return said is None or bool(said)
 
-    right = rounded(None)
-    operation = next((known for known in reference.operations() if known["name"] == op), None)
     survivors: dict[str, str] = {}
     noticed: dict[str, str] = {}
-    for fault, doc in operation["faults"] if operation else ():
-        wrong = rounded(fault)
+    for fault, doc, wrong in wrongs:
         if wrong.tobytes() != right.tobytes():
             (survivors if passes(wrong) else noticed)[fault] = doc
-    return Audit(op, passes(right.copy()), survivors, noticed)
+    name = op if isinstance(op, str) else getattr(op, "__name__", type(op).__name__)
+    return Audit(name, passes(right.copy()), survivors, noticed)
+
+
+_Wrongs = Iterable[tuple[str, str, numpy.ndarray]]
+
+
+def _of_operation(
+    op: str, inputs: dict[str, Any], dtype: str, output: str | None, stored: Callable[[numpy.ndarray], numpy.ndarray]
+) -> tuple[numpy.ndarray, _Wrongs]:
+    """What an operation gives, and what each of its faults does: name, description and result."""
+
+    def rounded(fault: str | None) -> numpy.ndarray:
+        found = reference.compute(op, dtype=dtype, fault=fault, **inputs)
+        found = found[output or next(iter(found))] if isinstance(found, dict) else found
+        return stored(found.value)
+
+    operation = next((known for known in reference.operations() if known["name"] == op), None)
+    return rounded(None), ((fault, doc, rounded(fault)) for fault, doc in (operation["faults"] if operation else ()))
+
+
+def _of_function(
+    function: Callable[..., Any], inputs: Any, output: str | None, stored: Callable[[numpy.ndarray], numpy.ndarray]
+) -> tuple[numpy.ndarray, _Wrongs]:
+    """The same for a function of torch, whose steps have the faults."""
+    if "torch" not in sys.modules:
+        raise TypeError("audit: op is a function, which needs torch; import it, or name an operation of ulplab.reference")
+    from ._functions import bounds_of
+    from ._graph_faults import results
+
+    bounds = bounds_of(function, inputs, 2.0**-24)
+    name = output or next(iter(bounds))
+    if name not in bounds:
+        raise ValueError(f"audit: the function gives no '{name}', expected one of {', '.join(bounds)}")
+    bound = bounds[name]
+    if bound.unknown:
+        raise ValueError(f"not judged: {'; '.join(bound.unknown[:3])}")
+    wrongs = ((f"{what} [{at}]", "", stored(value.cpu().numpy())) for at, (what, value) in enumerate(results(bound._tape, bound._value)))
+    return stored(bound.value), wrongs

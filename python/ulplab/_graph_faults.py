@@ -60,6 +60,16 @@ def _values(args: Any) -> Iterator[Value]:
             yield from _values(one)
 
 
+def results(tape: Tape, value: Value) -> Iterator[tuple[str, Tensor]]:
+    """The faults of all steps, and what each gives in the place of the value. A fault that does not fit the shapes of a step is left out."""
+    for number, step in enumerate(tape.steps):
+        for what, call in faults(step):
+            try:
+                yield what, run(tape, value, number, call)
+            except (RuntimeError, TypeError, IndexError):
+                continue
+
+
 def likeness(tape: Tape, value: Value, got: Tensor, allowed: Tensor, outside: int) -> list[tuple[str, int]]:
     """The faults that explain most of what is outside: in words, with the number of elements that stay outside."""
     found: list[tuple[str, int]] = []
@@ -70,15 +80,11 @@ def likeness(tape: Tape, value: Value, got: Tensor, allowed: Tensor, outside: in
             found.append(("a neighbouring row", _outside(got, want.roll(by, 0), allowed)))
         gain = float((got * want).sum() / want.square().sum())
         found.append((f"a gain of {gain:.6g}", _outside(got, gain * want, allowed)))
-    for number, step in enumerate(tape.steps):
-        for what, call in faults(step):
-            left -= len(tape.steps) - number
-            if left < 0:
-                break
-            try:
-                found.append((what, _outside(got, run(tape, value, number, call).cpu(), allowed)))
-            except (RuntimeError, TypeError):
-                continue
+    for what, wrong in results(tape, value):
+        left -= len(tape.steps)
+        if left < 0:
+            break
+        found.append((what, _outside(got, wrong.cpu(), allowed)))
     best = sorted((one for one in found if 10 * one[1] <= outside), key=lambda one: one[1])
     seen: dict[str, int] = {}
     for what, count in best:
