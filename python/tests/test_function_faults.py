@@ -252,6 +252,15 @@ def test_branches_that_do_not_flip_are_followed():
     said(X + 1, branches, (X,))
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_mode_of_the_caller_does_not_matter(mode):
+    model = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
+    with mode():
+        x = torch.randn(2, 7, 32, generator=RNG)
+        ulplab.assert_close(model(x), op=model, inputs=(x,))
+        said(model(x) * 1.00001, model, (x,))
+
+
 def test_views_and_memory_are_followed():
     def tangled(x):
         y = torch.empty(33, 8)

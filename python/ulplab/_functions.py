@@ -61,9 +61,11 @@ class Bound:
     def of(self, element: int) -> _Sensitivity:
         """The bound of one element, by the derivatives with respect to all roundings."""
         if element not in self._known:
-            if self._derived is None:
-                self._derived = self._tape.derive()
-            self._known[element] = self._sensitivity(element)
+            # Whatever mode the caller is in.
+            with torch.inference_mode(False), torch.enable_grad():
+                if self._derived is None:
+                    self._derived = self._tape.derive()
+                self._known[element] = self._sensitivity(element)
         return self._known[element]
 
     def _sensitivity(self, element: int) -> _Sensitivity:
@@ -133,17 +135,20 @@ def bounds_of(
     shadows = Shadows(tape, rounds)
     mark = _marked(grads, args, kwargs) if grads else {}
     # Copies, since the function may write to its inputs.
-    args, kwargs = pytree.tree_map(lambda x: mark.get(id(x), x.detach().clone()) if isinstance(x, torch.Tensor) else x, (args, kwargs))
+    with torch.inference_mode(False):
+        args, kwargs = pytree.tree_map(lambda x: mark.get(id(x), x.detach().clone()) if isinstance(x, torch.Tensor) else x, (args, kwargs))
     buffers = [(x, x.clone()) for x in function.buffers()] if isinstance(function, torch.nn.Module) else []
     guard = torch.enable_grad() if grads else torch.no_grad()
     # Operations of other libraries have no steps: those of torch itself give the same.
     library = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
     reduced = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
     # Attention in the function's own types, so that its steps round as the function says.
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
     try:
-        with guard, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False), Leaks(shadows), shadows:
+        with torch.inference_mode(False), guard, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False), Leaks(shadows), shadows:
             result = function(*args, **kwargs)
             outputs = _named(result)
             if grads:
@@ -151,6 +156,7 @@ def bounds_of(
                 outputs |= dict(zip(names, _gradients(result, [mark[id(_input(grads[name], inputs))] for name in names], grad_output)))
     finally:
         torch._C._set_mkldnn_enabled(library)
+        torch.backends.mha.set_fastpath_enabled(fused)
         torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(reduced)
         for x, before in buffers:
             x.copy_(before)
@@ -197,7 +203,8 @@ def _marked(grads: dict[str, Any], args: Any, kwargs: Any) -> dict[int, Any]:
         x = _input(at, kwargs if kwargs else args)
         if not isinstance(x, torch.Tensor) or not x.is_floating_point():
             raise ValueError(f"grads: '{name}' is the gradient of {at!r}, which is no tensor of numbers")
-        found[id(x)] = x.detach().clone().requires_grad_()
+        with torch.inference_mode(False):
+            found[id(x)] = x.detach().clone().requires_grad_()
     return found
 
 
