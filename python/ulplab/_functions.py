@@ -15,9 +15,9 @@ from ._torch import pytree, torch
 
 _ROUNDS = ("end", "as_written", "every_step")
 _DRAWS = 8
-# So many elements get a bound of their own unless more are asked for.
+# Number of elements that get a bound of their own, unless the user states another.
 _ELEMENTS = 16
-# Random roundings that are so many times as large find decisions that no draw of the usual size changes.
+# Factor by which random roundings are enlarged to find decisions that no draw of the usual size changes.
 _FAR = 4.0
 
 
@@ -61,7 +61,7 @@ class Bound:
     def of(self, element: int) -> _Sensitivity:
         """The bound of one element, by the derivatives with respect to all roundings."""
         if element not in self._known:
-            # Whatever mode the caller is in.
+            # Independent of the mode that the caller is in.
             with torch.inference_mode(False), torch.enable_grad():
                 if self._derived is None:
                     self._derived = self._tape.derive()
@@ -88,13 +88,13 @@ class Bound:
                 steep = steep.nan_to_num(0.0, 0.0, 0.0)
             most = float((steep * largest).sum())
             squares = float((steep * deviation).square().sum())
-            alike = not step.varied
+            equal = not step.varied
             second = 0.0 if step.second is None else float((steep * step.second()).sum())
             worst += most + second
-            together += second + (most if alike else 0.0)
-            variance += 0.0 if alike else squares
+            together += second + (most if equal else 0.0)
+            variance += 0.0 if equal else squares
             key = (step.name, step.line)
-            shares[key] = shares.get(key, 0.0) + (most if alike else LAMBDA * math.sqrt(squares)) + second
+            shares[key] = shares.get(key, 0.0) + (most if equal else LAMBDA * math.sqrt(squares)) + second
         bound = min(worst, LAMBDA * math.sqrt(variance) + together)
         if math.isnan(bound):
             return _Sensitivity(math.inf, [], "a step")

@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterator
 from ._tape import Step, Tape, Value, walk
 from ._torch import Tensor, torch
 
-# At most so many steps are run to find faults that explain a wrong output.
+# Largest number of steps that are run to find faults that explain a wrong output.
 _MOST = 20_000
 _SHOWN = 3
 

@@ -12,9 +12,9 @@ from ._graph_faults import likeness
 from ._tape import LAMBDA
 from ._torch import torch
 
-# So many elements get a bound of their own at first: those that are worst by error and deviation, and by error alone.
+# Numbers of elements that get a bound of their own first: those that are worst by error ÷ deviation, and by error.
 _FIRST = (12, 4)
-# At most so many in all.
+# Largest number of elements that get a bound of their own.
 _MOST = 64
 _WORDS = ("end", "as_written", "every_step")
 

@@ -169,7 +169,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
                 return parts
         given: tuple[Any, Any] | None = None
         try:
-            # Copies take part in derivatives later, whatever mode the function runs in.
+            # Copies take part in derivatives later, in any mode that the function runs in.
             with torch.inference_mode(False):
                 given = self.given(func, args, kwargs)
         except Unknown as why:

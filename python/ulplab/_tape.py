@@ -20,9 +20,9 @@ _UNIFORM = 3**-0.5
 # The smallest normal number of f32, and what is small enough to have terms below it.
 _FLUSHED = 2.0**-126
 _SMALL = 2.0**-100
-# A step with fewer distinct numbers than this share of its elements rounds many of them alike.
+# A step with fewer distinct numbers than this share of its elements has many equal roundings.
 _DISTINCT = 8
-# So many elements tell how many distinct numbers a step has.
+# Size of the sample from which the number of distinct numbers is estimated.
 _SAMPLE = 4096
 
 # Operations that give the same elements another shape.
@@ -259,7 +259,7 @@ class Tape:
         function = getattr(torch, name)
         if name not in ("sqrt", "rsqrt", "log", "log2", "log10"):
             return self.units(name, function, a)
-        # Sums of squares and of exponentials are not negative in any kernel, whatever their error.
+        # Sums of squares and of exponentials are not negative in any kernel.
         return self.units(name, lambda x: function(torch.where((x < 0) & (a.z >= 0), -x, x)), a)
 
     def cast(self, a: Value, dtype: Any) -> Value:
@@ -371,7 +371,7 @@ class Tape:
                 outs = list(result) if isinstance(result, (tuple, list)) else [result]
                 if step.local is not None:
                     worst, deviation = step.errors()
-                    noise = deviation * _noise(outs[0], number, seed, alike=not (step.costly and seed % 2))
+                    noise = deviation * _noise(outs[0], number, seed, same=not (step.costly and seed % 2))
                     outs[0] = outs[0] + scale * torch.minimum(torch.maximum(noise, -worst), worst)
                 if fixed and step.decides:
                     # Numbers next to chosen indices stay those of this draw.
@@ -436,11 +436,11 @@ def distinct(z: Tensor) -> bool:
 _PRIME = -0x61C8864680B583EB  # 2**64 / the golden ratio, as a signed number
 
 
-def _noise(z: Tensor, number: int, seed: int, alike: bool) -> Tensor:
-    """Random numbers of mean 0 and deviation 1 that a hash gives. With ``alike``, equal numbers of a step get the same, as they round alike;
-    equal sums of other terms do not."""
+def _noise(z: Tensor, number: int, seed: int, same: bool) -> Tensor:
+    """Random numbers of mean 0 and deviation 1 that a hash gives. With ``same``, equal numbers of a step get equal roundings;
+    without, they do not, as equal sums of different terms."""
     bits = z.contiguous().view(torch.int64)
-    if not alike:
+    if not same:
         bits = bits ^ torch.arange(z.numel(), device=z.device).reshape(z.shape) * _PRIME
     salt = ((number * 0x9E3779B97F4A7C15 + seed * 0xD1B54A32D192ED03 + 0x2545F4914F6CDD1D) & (2**64 - 1)) - 2**63
     bits = (bits ^ salt) * _PRIME
