@@ -221,7 +221,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
             return
         local = kind(name)
         if local == "random":
-            raise Unknown("random numbers, which no kernel draws alike; pass them as an input")
+            raise Unknown("random numbers, which differ from kernel to kernel; pass them as an input")
         if not any(x.is_floating_point() for x in [*results, *written]) and not list(_taped(given)):
             return
         narrow = max((torch.finfo(x.dtype).eps / 2 for x in [*results, *written] if x.is_floating_point()), default=0.0)
