@@ -261,6 +261,13 @@ def test_the_mode_of_the_caller_does_not_matter(mode):
         said(model(x) * 1.00001, model, (x,))
 
 
+def test_a_kernel_may_be_called_and_must_not_overwrite():
+    ulplab.assert_close(kernel=reference, op=reference, inputs=(X, W, B))
+    ulplab.assert_close(kernel=reference, op=reference, inputs=dict(x=X, w=W, b=B))
+    with pytest.raises(AssertionError, match="the kernel overwrote its inputs, .*'input 0'"):
+        ulplab.assert_close(kernel=lambda x: x.mul_(1.0).add_(1.0), op=lambda x: x + 1, inputs=(X.clone(),))
+
+
 def test_views_and_memory_are_followed():
     def tangled(x):
         y = torch.empty(33, 8)

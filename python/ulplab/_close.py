@@ -123,8 +123,15 @@ def assert_close(
             raise TypeError("assert_close: give either got or kernel")
         if inputs is None:
             raise TypeError("assert_close: give inputs, with which the kernel is called")
-        inputs = _inputs.Snapshot(inputs, writes)
-        got = _inputs.called(kernel, inputs.live, inputs.writes)
+        if callable(op) and isinstance(inputs, (tuple, list)):
+            # By position, for a function that takes them so.
+            before = _inputs.Snapshot({f"input {at}": x for at, x in enumerate(inputs)}, writes)
+            got = kernel(*inputs)
+            before.check("the kernel")
+            inputs = tuple(before.values())
+        else:
+            inputs = _inputs.Snapshot(inputs, writes)
+            got = _inputs.called(kernel, inputs.live, inputs.writes)
     elif got is _MISSING:
         raise TypeError("assert_close: give got, or kernel and inputs")
     elif writes:
