@@ -168,6 +168,14 @@ def test_decisions_within_their_errors():
     said(got, best, (x, w))
 
 
+def test_a_narrower_type_is_refused_unless_it_is_meant():
+    got = reference(X, W, B).bfloat16()
+    assert "expected float32, as what reference gives is" in said(got)
+    ulplab.assert_close(got, op=reference, inputs=(X, W, B), dtype="bfloat16")
+    with pytest.warns(ulplab.UlplabWarning, match="zeros in the place of all"):
+        ulplab.assert_close(1e-30 * X, op=lambda x: (x + 1e6) - 1e6 - ((x + 1e6) - 1e6), inputs=(X,))
+
+
 def test_mistakes_of_the_caller():
     with pytest.raises(TypeError, match="give inputs"):
         ulplab.assert_close(X, op=torch.sin)

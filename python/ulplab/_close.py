@@ -179,7 +179,7 @@ def assert_close(
         raise AssertionError(f"{name} is {_errors.shape(got_array)}, want is {_errors.shape(want_array)}")
     wanted = None if isinstance(got, (list, tuple, int, float)) or isinstance(want, (list, tuple, int, float)) else want_array.dtype
     # numpy's own type, in which references are computed: it says nothing of the type that a kernel stores.
-    _check_type(got_array, None if wanted == "float64" and got_array.dtype in _FLOATS else wanted, dtype, name, "want")
+    check_type(got_array, None if wanted == "float64" and got_array.dtype in _FLOATS else wanted, dtype, name, "want")
     _check_elements(got_array, name)
     _check_memory(got, want, got_array, want_array)
     if "cosine" in limits and math.prod(want_array.shape) == 1:
@@ -197,7 +197,7 @@ def assert_close(
     if rtol is not None or atol is not None:
         rtol, atol = rtol or 0.0, atol or 0.0
         found = _native.close(got_array, want_array, rtol, atol, equal_nan)
-        _warn_of_little(found, f"rtol = {rtol:g}, atol = {atol:g}")
+        warn_of_little(found, f"rtol = {rtol:g}, atol = {atol:g}")
         finite = found["finite"]
         if found["outside"]:
             said += _errors.outside(name, got_array, found, f"|got - want| <= {atol:g} + {rtol:g} * |want|")
@@ -277,7 +277,7 @@ def _holds(dtype: str, wanted: str) -> bool:
     return dtype in _FLOATS and all(has >= needs for has, needs in zip(_FLOATS[dtype], _FLOATS[wanted]))
 
 
-def _check_type(got: _native.Array, wanted: str | None, asked: Any, name: str, of: str) -> None:
+def check_type(got: _native.Array, wanted: str | None, asked: Any, name: str, of: str) -> None:
     """AssertionError if ``got`` is of another type than it must be."""
     __tracebackhide__ = True
     dtype = _type_name(asked)
@@ -334,8 +334,8 @@ def _by_operation(got: Any, inputs: dict[str, Any], call: dict[str, Any], name: 
     if call["dtype"] is None and got_array.dtype not in _FLOATS:
         # Indices, tokens, maps. Integers have no spacing that would widen a bound.
         wanted = None
-    _check_type(got_array, wanted, call["dtype"], name, of)
-    _warn_of_little(found, f"the bound of {op}")
+    check_type(got_array, wanted, call["dtype"], name, of)
+    warn_of_little(found, f"the bound of {op}")
     _warn_of_constant(op, given)
     kept = {"got": got, **inputs}
 
@@ -436,8 +436,6 @@ def _by_function(
         _check_elements(found, one)
         if any(_inputs.overlapping(found, x) for x in held):
             raise ValueError(f"not judged: {one} is the memory of an input, which the kernel has overwritten; give a copy of the inputs")
-        if call["dtype"] is not None:
-            _check_type(found, None, call["dtype"], one, "")
     wrong = assert_function(arrays, function, inputs, u, meaning, call["rounds"], grads, grad_output, {**call, "op": ""})
     if wrong:
         raise AssertionError("\n".join(wrong))
@@ -475,7 +473,8 @@ def _warn_of_constant(op: str, given: dict[str, Any]) -> None:
         )
 
 
-def _warn_of_little(found: dict[str, Any], what: str) -> None:
+def warn_of_little(found: dict[str, Any], what: str) -> None:
+    """Warns of a comparison that zeros would pass, or whose elements are all equal."""
     if found["zeros_pass"]:
         warn(f"zeros in the place of all {found['elements']:,} elements would be within {what}")
     elif found["constant"] and found["elements"] > 1:

@@ -39,8 +39,10 @@ class Bound:
     decision has an influence that flips within its errors, and ``unknown`` names steps without a bound.
     """
 
-    def __init__(self, name: str, tape: Tape, value: Value, unknown: list[str]) -> None:
+    def __init__(self, name: str, dtype: str, tape: Tape, value: Value, unknown: list[str]) -> None:
         self.name = name
+        #: The type that the function gives.
+        self.dtype = dtype
         self._tape = tape
         self._value = value
         self.unknown = unknown
@@ -164,7 +166,7 @@ def bounds_of(
     for name, x in outputs.items():
         if not isinstance(x, torch.Tensor):
             continue
-        found[name] = Bound(name, tape, shadows.of(x), shadows.unknown)
+        found[name] = Bound(name, str(x.dtype).removeprefix("torch."), tape, shadows.of(x), shadows.unknown)
     kept = [bound._value for bound in found.values() if bound._value.floating]
     tape.spread(draws, kept)
     for bound in found.values():

@@ -7,6 +7,7 @@ from typing import Any, Callable
 
 import numpy
 from . import _errors, _native, _records
+from ._close import check_type, warn_of_little
 from ._functions import Bound, bounds_of, stored_bound
 from ._graph_faults import likeness
 from ._tape import LAMBDA
@@ -35,8 +36,8 @@ class _Found:
         self.slack = numpy.zeros_like(self.value)
         for moved in bound._alternatives:
             self.slack = numpy.maximum(self.slack, numpy.where(self.undetermined, 0.0, numpy.nan_to_num(numpy.abs(moved.reshape(-1)))))
-        self.infinite = ""
-        #: Elements whose bound is infinite.
+        #: Why elements are not judged, and which.
+        self.why = ""
         self.unjudged = numpy.zeros(self.value.shape, bool)
         #: The bound of each element: a screen, and of `asked` elements their own.
         self.allowed = self._stored(numpy.arange(self.value.size), LAMBDA * sigma)
@@ -81,13 +82,9 @@ class _Found:
                 if not finite[element]:
                     continue
                 found = self.bound.of(element)
-                if found.infinite:
-                    self.infinite = found.infinite
-                    self.unjudged[element] = True
-                    continue
                 own = float(self._stored(numpy.array([element]), numpy.array([found.bound]))[0])
-                if not math.isfinite(own):
-                    self.infinite = "a step, or its error,"
+                if found.infinite or not math.isfinite(own):
+                    self.why = f"the derivative of {found.infinite} is infinite" if found.infinite else "the error of a step is infinite"
                     self.unjudged[element] = True
                     continue
                 widest = max(widest, own / screen[element] if 0 < screen[element] < math.inf else 1.0)
@@ -98,7 +95,10 @@ class _Found:
             ratio = self.ratios()
             if (ratio[list(self.asked)] > 1).any():
                 return
-            wanted = [at for at in numpy.argsort(-ratio, kind="stable")[:_FIRST[0]] if ratio[at] > 1 and others[at]]
+            wanted = [at for at in numpy.argsort(-ratio, kind="stable")[: _FIRST[0]] if ratio[at] > 1 and others[at]]
+        if wanted:
+            self.why = f"elements are outside eight deviations, and none of the {_MOST} worst is outside its bound"
+            self.unjudged |= others & (ratio > 1)
 
     def settle(self) -> None:
         """Accepts elements that are what another decision gives."""
@@ -133,6 +133,7 @@ def assert_function(
     call: dict[str, Any],
 ) -> list[str]:
     """The messages on outputs that are wrong; ValueError for those that are not judged."""
+
     def again(u: float, rounds: str) -> dict[str, Bound]:
         return bounds_of(function, inputs, u, rounds, grads, grad_output)
 
@@ -147,6 +148,7 @@ def assert_function(
             raise ValueError(f"not judged: {name}: {'; '.join(bound.unknown[:3])}")
         if list(bound.value.shape) != array.shape:
             raise AssertionError(f"{name}: {output} is {_errors.shape(array)}, expected {list(bound.value.shape)}")
+        check_type(array, bound.dtype, call["dtype"], output, f"what {name} gives")
         if bound.value.size == 0:
             raise ValueError(f"not judged: {name}: {output} has no elements to compare")
         if numpy.isnan(bound.value.astype(numpy.float64)).all():
@@ -154,13 +156,14 @@ def assert_function(
         found = _Found(numpy.asarray(_native.widen(array), numpy.float64), bound, array.dtype)
         found.settle()
         compared = found.compared()
+        warn_of_little(compared, f"the bound of {name}")
         lines: list[str] = []
         if compared["outside"]:
             lines = _errors.outside(f"{name}: {output}", array, compared, f"the bound of '{name}', {meaning}")
             lines += _explained(found, output, bounds, again, u, rounds)
             wrong.append("\n".join(lines))
-        elif found.infinite:
-            unsaid.append(f"not judged: {name}: {output}: the derivative of {found.infinite} is infinite")
+        elif found.why:
+            unsaid.append(f"not judged: {name}: {output}: {found.why}")
         elif found.undetermined.any():
             at = numpy.unravel_index(int(numpy.argmax(found.undetermined)), bound.value.shape)
             unsaid.append(
