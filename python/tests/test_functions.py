@@ -10,8 +10,8 @@ import functions as known  # noqa: E402
 import ulplab  # noqa: E402
 
 DRAWS = int(os.environ.get("ULPLAB_DRAWS", "1"))
-# CPU kernels that add in bf16, so that their word is accumulate="bf16": partial sums of the gradient of a bias.
-ADDS_IN_BF16 = ("layer_norm",)
+# CPU kernels that add in bf16: cumsum, and partial sums of the gradient of a bias.
+ADDS_IN_BF16 = ("cumsum", "in_place", "layer_norm")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
@@ -43,7 +43,7 @@ def test_right_kernels_pass(name):
             narrow = [known.changed(x, torch.bfloat16) for x in inputs]
             wide = [known.changed(x, torch.float32) for x in narrow]
             judged(name, kind, function(*wide).bfloat16(), wide, dtype="any")
-            judged(name, kind, function(*narrow), narrow, rounds="every_step")
+            judged(name, kind, function(*narrow), narrow, rounds="every_step", accumulate="bf16" if name in ADDS_IN_BF16 else "f32")
 
 
 @pytest.mark.parametrize("name", known.GRADIENTS)
@@ -107,3 +107,19 @@ def test_most_of_aten_has_a_local_error():
     known_to_have_steps = [name for name, kind, _ in _native.local_errors() if kind in ("units", "sum", "steps")]
     assert [name for name in known_to_have_steps if _steps.find(name) is None] == []
     assert len(_native.local_errors()) >= 300
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_random_roundings_have_mean_0_and_deviation_1(same):
+    from ulplab import _tape
+
+    draws = []
+    for z in (torch.randn(1 << 16, dtype=torch.float64), torch.arange(1 << 16, dtype=torch.float64), -torch.rand(1 << 16, dtype=torch.float64)):
+        draws += [_tape._noise(z, number, seed, same) for number, seed in ((3, 1), (3, 2), (4, 1))]
+    far = 6 / 256
+    for noise in draws:
+        assert abs(noise.mean()) < far and abs(noise.square().mean() - 1) < far and noise.abs().max() < 2.45
+        assert abs((noise[1:] * noise[:-1]).mean()) < far
+    assert all(abs((a * b).mean()) < far for at, a in enumerate(draws) for b in draws[:at])
+    equal = _tape._noise(torch.full((100,), 0.1, dtype=torch.float64), 3, 1, same)
+    assert (len(set(equal.tolist())) == 1) == same

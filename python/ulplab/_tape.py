@@ -25,6 +25,9 @@ _DISTINCT = 8
 # Size of the sample from which the number of distinct numbers is estimated.
 _SAMPLE = 4096
 
+# Errors of steps with at most this many elements are kept.
+_KEPT = 1 << 18
+
 # Operations that give the same elements another shape.
 _SHAPES = ("view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze")
 
@@ -107,7 +110,7 @@ class Step:
             if self.narrow is not None:
                 half = torch.where(finite, half_spacing(self.outs[0].z, self.narrow), 0.0)
                 worst, deviation = worst + half, torch.hypot(deviation, half * _UNIFORM)
-        if self.costly:
+        if self.costly or worst.numel() <= _KEPT:
             self._kept = worst, deviation
         return worst, deviation
 
@@ -444,9 +447,10 @@ def _noise(z: Tensor, number: int, seed: int, same: bool) -> Tensor:
         bits = bits ^ torch.arange(z.numel(), device=z.device).reshape(z.shape) * _PRIME
     salt = ((number * 0x9E3779B97F4A7C15 + seed * 0xD1B54A32D192ED03 + 0x2545F4914F6CDD1D) & (2**64 - 1)) - 2**63
     bits = (bits ^ salt) * _PRIME
-    bits = (bits ^ (bits >> 29)) * -0x4B47D0C5E2A2F5C7
-    bits = (bits ^ (bits >> 32)) * _PRIME
-    bits = bits ^ (bits >> 31)
-    # The sum of four uniform numbers of 16 bits is near enough to a normal distribution.
-    total = sum(((bits >> shift) & 0xFFFF for shift in (0, 16, 32, 48)), torch.zeros_like(bits))
-    return (total.double() - 2 * 65535.0) / math.sqrt(4 * (2.0**32 - 1) / 12)
+    # Shifts fill up with the sign, which is masked out.
+    bits ^= (bits >> 32) & 0xFFFFFFFF
+    bits *= -0x4B47D0C5E2A2F5C7
+    bits ^= (bits >> 29) & 0x7FFFFFFFF
+    # The sum of two uniform numbers of 32 bits: rounding errors have no long tails.
+    total = (bits & 0xFFFFFFFF) + ((bits >> 32) & 0xFFFFFFFF)
+    return (total.double() - (2.0**32 - 1)) * (math.sqrt(6) / 2.0**32)
