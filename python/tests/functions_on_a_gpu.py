@@ -20,7 +20,7 @@ MODES = {
     "f16": (torch.float16, False, {"rounds": "every_step"}),
 }
 # Kernels that add in their own type.
-ADDS_IN_ITS_TYPE = ("cumsum", "scatter_add")
+ADDS_IN_ITS_TYPE = ("cumsum", "in_place", "scatter_add")
 
 
 def moved(x, device):
