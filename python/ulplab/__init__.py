@@ -4,6 +4,8 @@
 
     ulplab.assert_close(got, want, rtol=1e-2, atol=1e-2)                # numpy's and torch's rule, in f64
     ulplab.assert_close(got, op="rmsnorm", inputs=dict(x=x, weight=w))  # no number: the bound follows from the operation
+    ulplab.assert_close(got, op=lambda x, w: F.gelu(x @ w), inputs=(x, w))  # ... or from a function of torch
+    ulplab.assert_grad(kernel, op=function, inputs=(x, w))              # ... and from its derivatives
 
 Tensors of numpy, torch, jax, cupy and everything else with ``__dlpack__`` are read where they are; results are numpy arrays.
 None of these libraries but numpy is imported, and that when it is needed: `import ulplab` takes some milliseconds.
