@@ -10,7 +10,7 @@ import numpy
 from . import _native
 from ._close import unit
 from ._shadows import Leaks, Shadows
-from ._tape import LAMBDA, Tape, Value
+from ._tape import LAMBDA, Tape, Unknown, Value
 from ._torch import pytree, torch
 
 _ROUNDS = ("end", "as_written", "every_step")
@@ -140,7 +140,7 @@ def bounds_of(
     with torch.inference_mode(False):
         args, kwargs = pytree.tree_map(lambda x: mark.get(id(x), x.detach().clone()) if isinstance(x, torch.Tensor) else x, (args, kwargs))
     buffers = [(x, x.clone()) for x in function.buffers()] if isinstance(function, torch.nn.Module) else []
-    guard = torch.enable_grad() if grads else torch.no_grad()
+    guard = torch.set_grad_enabled(bool(grads) or torch.is_grad_enabled())
     # Operations of other libraries have no steps: those of torch itself give the same.
     library = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
@@ -166,7 +166,12 @@ def bounds_of(
     for name, x in outputs.items():
         if not isinstance(x, torch.Tensor):
             continue
-        found[name] = Bound(name, str(x.dtype).removeprefix("torch."), tape, shadows.of(x), shadows.unknown)
+        try:
+            value = tape.unstored(shadows.of(x), x.dtype)
+        except Unknown as why:
+            shadows.note(f"output '{name}'", str(why))
+            value = tape.leaf(x)
+        found[name] = Bound(name, str(x.dtype).removeprefix("torch."), tape, value, shadows.unknown)
     kept = [bound._value for bound in found.values() if bound._value.floating]
     tape.spread(draws, kept)
     for bound in found.values():

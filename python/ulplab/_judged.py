@@ -139,6 +139,12 @@ def assert_function(
 
     bounds = again(u, rounds)
     name = _name(function)
+    # An output or a gradient that is not given would not be compared.
+    own = [one for one in bounds if one not in (grads or {})]
+    missing = [one for one in grads or {} if one in bounds and one not in got]
+    missing += [one for one in own if one not in got] if any(one in got for one in own) else []
+    if missing:
+        raise TypeError(f"{name} also gives {', '.join(map(repr, missing))}: give all of its outputs, and the gradients that grads= names")
     wrong, unsaid = [], []
     for output, (tensor, array) in got.items():
         if output not in bounds:

@@ -14,6 +14,8 @@ aten = torch.ops.aten
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _DROPPED = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking", "copy")
+# Operations that write running statistics, their fourth and fifth argument.
+_STATISTICS = ("native_batch_norm", "cudnn_batch_norm")
 # Methods of tensors that hand numbers to others.
 _LEAVES = ("numpy", "__array__", "tolist", "data_ptr", "__dlpack__")
 # Operations whose result is chosen by comparing numbers.
@@ -62,11 +64,7 @@ class Leaks(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         if name in _LEAVES and args and isinstance(args[0], torch.Tensor) and self.shadows.known(args[0]):
-            try:
-                if not self.shadows.of(args[0]).exact:
-                    self.shadows.note(f"Tensor.{name}", "a computed tensor leaves torch, and its error is lost")
-            except Unknown as why:
-                self.shadows.note(f"Tensor.{name}", str(why))
+            self.shadows.note(f"Tensor.{name}", "a tensor leaves torch, where neither values nor errors are followed")
         return func(*args, **(kwargs or {}))
 
 
@@ -231,6 +229,9 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         outs = self.mirror(func, name, local, given, written, results)
         owned = {y.untyped_storage()._cdata for y in pytree.tree_leaves(args) if isinstance(y, torch.Tensor)}
         # What is written in place is the result of the operation without it; running statistics are written besides.
+        if name in _STATISTICS:
+            # Written, though the operation does not declare it.
+            self.lost |= {x.untyped_storage()._cdata for x in args[3:5] if isinstance(x, torch.Tensor)}
         places = {x.untyped_storage()._cdata for x in written}
         if any(x.untyped_storage()._cdata not in places for x in results):
             for place in places:
@@ -283,14 +284,15 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
             dtype = kwargs.get("dtype")
             if dtype is not None and not dtype.is_floating_point and value.floating:
                 return [self.tape.step(lambda z: z.to(dtype), value, decides=True)]
-            if dtype is not None and dtype.is_floating_point and not value.floating:
-                return [self.tape.exact(lambda z: z.double(), value)]
+            if dtype is not None and not value.floating:
+                wide = torch.float64 if dtype.is_floating_point else dtype
+                return [self.tape.exact(lambda z: z.to(wide), value)]
             return [self.tape.exact(torch.clone, value)]
         if name == "copy":
             target, source = args[0], args[1]
             return [self.tape.exact(lambda new, old: new.to(old.dtype).expand_as(old).clone(), source, target)]
         own = _steps.find(name)
-        if own is not None and (any(value.floating for value in _taped(given)) or local == "sum"):
+        if own is not None and any(value.floating for value in _taped(given)):
             if any(isinstance(one, list) and any(isinstance(x, Value) for x in one) for one in args) and local != "steps":
                 raise Unknown("lists of tensors")
             found = own(self.tape, *args, **{key: value for key, value in kwargs.items()})

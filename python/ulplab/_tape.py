@@ -81,6 +81,8 @@ class Step:
     decides: bool = False
     #: True if the errors take as long as the step, and are kept.
     costly: bool = False
+    #: The type that the step converts to.
+    cast: Any = None
     #: The type that the result is rounded to besides.
     narrow: Any = None
     #: Bound of the product of the errors of two arguments.
@@ -279,8 +281,13 @@ class Tape:
             raise Unknown(f"a conversion to {str(dtype).removeprefix('torch.')} that overflows")
         if a.exact and bool(torch.equal(a.z.to(dtype).to(a.z.dtype), a.z)):
             return a
-        out.append(self.step(torch.clone, a, local=local, narrow=None))
+        out.append(self.step(torch.clone, a, local=local, narrow=None, cast=dtype))
         return out[0]
+
+    def unstored(self, value: Value, dtype: Any) -> Value:
+        """An output before it is converted to its type, which is a rounding of the output's own."""
+        step = self._makers.get(id(value))
+        return step.args[0] if step is not None and step.cast == dtype and isinstance(step.args[0], Value) else value
 
     def again(self, value: Value) -> Value:
         """The value as a kernel would have it that computes it a second time, by another formula: its last rounding is another one."""
@@ -421,7 +428,7 @@ class Tape:
                     if out.floating and not one.requires_grad:
                         one = one.detach().requires_grad_()
                     found[id(out)] = one
-                if step.local is not None:
+                if step.local is not None and step.outs[0].floating:
                     rounds.append((step, found[id(step.outs[0])]))
         return of, rounds
 
