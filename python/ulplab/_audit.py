@@ -247,10 +247,11 @@ def _of_function(
     """The same for a function of torch, whose steps have the faults."""
     if "torch" not in sys.modules:
         raise TypeError("audit: op is a function, which needs torch; import it, or name an operation of ulplab.reference")
+    from ._close import unit
     from ._functions import bounds_of
     from ._graph_faults import results
 
-    bounds = bounds_of(function, inputs, 2.0**-24)
+    bounds = bounds_of(function, inputs, unit("f32"))
     name = output or next(iter(bounds))
     if name not in bounds:
         raise ValueError(f"audit: the function gives no '{name}', expected one of {', '.join(bounds)}")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import numpy
+
 from . import _native
 from ._close import unit
 from ._shadows import Leaks, Shadows
-from ._tape import LAMBDA, Tape, Unknown, Value
+from ._tape import LAMBDA, Tape, Unknown, Value, place
 from ._torch import pytree, torch
 
-_ROUNDS = ("end", "as_written", "every_step")
+ROUNDS = ("end", "as_written", "every_step")
 _DRAWS = 8
 # Number of elements that get a bound of their own, unless the user states another.
 _ELEMENTS = 16
@@ -86,7 +88,7 @@ class Bound:
             if not bool(torch.isfinite(steep).all()):
                 bad = ~torch.isfinite(steep) & (largest > 0)
                 if bool(bad.any()):
-                    return _Sensitivity(math.inf, [], f"{step.name}{f' ({step.line})' if step.line else ''}")
+                    return _Sensitivity(math.inf, [], place(step.name, step.line))
                 steep = steep.nan_to_num(0.0, 0.0, 0.0)
             most = float((steep * largest).sum())
             squares = float((steep * deviation).square().sum())
@@ -127,11 +129,10 @@ def bounds_of(
     rounds: str = "end",
     grads: dict[str, Any] | None = None,
     grad_output: Any = None,
-    draws: int = _DRAWS,
 ) -> dict[str, Bound]:
     """Runs a function, and returns a `Bound` for each of its outputs, and of the gradients that ``grads`` names."""
-    if rounds not in _ROUNDS:
-        raise ValueError(f"rounds = {rounds!r}, expected one of {', '.join(_ROUNDS)}")
+    if rounds not in ROUNDS:
+        raise ValueError(f"rounds = {rounds!r}, expected one of {', '.join(ROUNDS)}")
     args, kwargs = ((), inputs) if isinstance(inputs, dict) else (tuple(inputs), {})
     tape = Tape(u)
     shadows = Shadows(tape, rounds)
@@ -141,25 +142,14 @@ def bounds_of(
         args, kwargs = pytree.tree_map(lambda x: mark.get(id(x), x.detach().clone()) if isinstance(x, torch.Tensor) else x, (args, kwargs))
     buffers = [(x, x.clone()) for x in function.buffers()] if isinstance(function, torch.nn.Module) else []
     guard = torch.set_grad_enabled(bool(grads) or torch.is_grad_enabled())
-    # Operations of other libraries have no steps: those of torch itself give the same.
-    library = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    fused = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    reduced = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
-    # Attention in the function's own types, so that its steps round as the function says.
-    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
     try:
-        with torch.inference_mode(False), guard, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False), Leaks(shadows), shadows:
+        with torch.inference_mode(False), guard, _plain_operations(), Leaks(shadows), shadows:
             result = function(*args, **kwargs)
             outputs = _named(result)
             if grads:
-                names = list(grads)
-                outputs |= dict(zip(names, _gradients(result, [mark[id(_input(grads[name], inputs))] for name in names], grad_output)))
+                given = [mark[id(_input(at, inputs))] for at in grads.values()]
+                outputs |= dict(zip(grads, _gradients(result, given, grad_output)))
     finally:
-        torch._C._set_mkldnn_enabled(library)
-        torch.backends.mha.set_fastpath_enabled(fused)
-        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(reduced)
         for x, before in buffers:
             x.copy_(before)
     found = {}
@@ -173,11 +163,29 @@ def bounds_of(
             value = tape.leaf(x)
         found[name] = Bound(name, str(x.dtype).removeprefix("torch."), tape, value, shadows.unknown)
     kept = [bound._value for bound in found.values() if bound._value.floating]
-    tape.spread(draws, kept)
+    tape.spread(_DRAWS, kept)
     for bound in found.values():
         bound._measure()
     _decide(tape, found, shadows.branches)
     return found
+
+
+@contextlib.contextmanager
+def _plain_operations() -> Iterator[None]:
+    """Torch's own operations in the place of those of other libraries, which have no steps, and attention in the function's own types."""
+    library, fused = torch._C._get_mkldnn_enabled(), torch.backends.mha.get_fastpath_enabled()
+    reduced = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
+    attention = torch.nn.attention
+    torch._C._set_mkldnn_enabled(False)
+    torch.backends.mha.set_fastpath_enabled(False)
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
+    try:
+        with attention.sdpa_kernel(attention.SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False):
+            yield
+    finally:
+        torch._C._set_mkldnn_enabled(library)
+        torch.backends.mha.set_fastpath_enabled(fused)
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(reduced)
 
 
 def _decide(tape: Tape, found: dict[str, Bound], branches: list[tuple[Value, bool, str]]) -> None:
@@ -186,11 +194,11 @@ def _decide(tape: Tape, found: dict[str, Bound], branches: list[tuple[Value, boo
         if not same or any(bool((tape.draw(seed, scale=_FAR)(value) != value.z).any()) for seed in range(_DRAWS)):
             for bound in found.values():
                 bound.unknown.append(f"{line}: a branch of the function flips within its errors")
-    if not any(step.decides for step in tape.steps):
+    chosen = [out for step in tape.steps if step.decides for out in step.outs if not out.floating or len(step.outs) == 1]
+    if not chosen:
         return
     for seed in range(_DRAWS):
         own = tape.draw(seed, scale=_FAR)
-        chosen = [out for step in tape.steps if step.decides for out in step.outs if not out.floating or len(step.outs) == 1]
         if not any(bool((own(out) != out.z).any()) for out in chosen):
             continue
         fixed = tape.draw(seed, scale=_FAR, fixed=True)

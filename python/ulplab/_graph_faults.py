@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Iterator
 
-from ._tape import Step, Tape, Value, walk
+from ._tape import Step, Tape, Value, place, values, walk
 from ._torch import Tensor, torch
 
 # Largest number of steps that are run to find faults that explain a wrong output.
@@ -14,7 +14,7 @@ _SHOWN = 3
 
 def faults(step: Step) -> Iterator[tuple[str, Callable[..., Any]]]:
     """The faults of a step: in words, and the call that makes each."""
-    where = f"{step.name}{f' ({step.line})' if step.line else ''}"
+    where = place(step.name, step.line)
     if step.call is torch.add and isinstance(step.args[1], Value):
         yield f"a missing term of {where}", lambda x, y: x + 0 * y
         yield f"a missing term of {where}", lambda x, y: 0 * x + y
@@ -44,20 +44,12 @@ def run(tape: Tape, value: Value, at: int, call: Callable[..., Any]) -> Tensor:
     with torch.no_grad():
         for number in range(at, len(tape.steps)):
             step = tape.steps[number]
-            if number > at and not any(id(one) in found for one in _values(step.args)):
+            if number > at and not any(id(one) in found for one in values(step.args)):
                 continue
             result = (call if number == at else step.call)(*walk(step.args, of))
             outs = list(result) if isinstance(result, (tuple, list)) else [result]
             found.update((id(out), one) for one, out in zip(outs, step.outs))
     return of(value)
-
-
-def _values(args: Any) -> Iterator[Value]:
-    if isinstance(args, Value):
-        yield args
-    elif isinstance(args, (list, tuple)):
-        for one in args:
-            yield from _values(one)
 
 
 def results(tape: Tape, value: Value) -> Iterator[tuple[str, Tensor]]:

@@ -7,17 +7,18 @@ from typing import Any, Callable
 
 import numpy
 from . import _errors, _native, _records
-from ._close import check_type, warn_of_little
-from ._functions import Bound, bounds_of, stored_bound
+from ._close import check_type, unit, warn_of_little
+from ._functions import ROUNDS, Bound, bounds_of, stored_bound
 from ._graph_faults import likeness
-from ._tape import LAMBDA
+from ._tape import LAMBDA, place
 from ._torch import torch
 
 # Numbers of elements that get a bound of their own first: those that are worst by error ÷ deviation, and by error.
 _FIRST = (12, 4)
 # Largest number of elements that get a bound of their own.
 _MOST = 64
-_WORDS = ("end", "as_written", "every_step")
+# Types that kernels may add in, by their names in `accumulate`.
+_SHORT = {"bfloat16": "bf16", "float16": "f16"}
 
 
 class _Found:
@@ -194,18 +195,17 @@ def _explained(found: _Found, output: str, bounds: dict[str, Bound], again: Call
     worst = int(numpy.argmax(numpy.where(numpy.isfinite(ratio), ratio, -1.0)))
     terms = bounds[output].of(worst).terms[:3]
     if terms:
-        shares = ", ".join(f"{share:.0%} {name}{f' ({line})' if line else ''}" for name, line, share in terms)
+        shares = ", ".join(f"{share:.0%} {place(name, line)}" for name, line, share in terms)
         lines.append(f"  most of what is allowed there: {shares}")
     outside = int((ratio > 1).sum())
     narrow = found.dtype in ("bfloat16", "float16")
-    tries = [("rounds", word) for word in _WORDS[_WORDS.index(rounds) + 1 :]]
+    tries = [("rounds", word) for word in ROUNDS[ROUNDS.index(rounds) + 1 :]]
     tries += [("accumulate", found.dtype)] if narrow and u < 2.0**-12 else []
     for word, value in tries:
-        other = (again(u, value) if word == "rounds" else again(2.0**-8 if value == "bfloat16" else 2.0**-11, rounds))[output]
+        other = (again(u, value) if word == "rounds" else again(unit(_SHORT[value]), rounds))[output]
         left = int((_Found(found.got.reshape(other.value.shape), other, found.dtype).ratios() > 1).sum())
         if left < outside / 2:
-            short = {"bfloat16": "bf16", "float16": "f16"}.get(value, value)
-            lines.append(f"  looks like {word} = {short}, whose bound is wider; then {left:,} elements are outside")
+            lines.append(f"  looks like {word} = {_SHORT.get(value, value)}, whose bound is wider; then {left:,} elements are outside")
             break
     tape = bounds[output]._tape
     screen = torch.as_tensor(found.allowed.reshape(bounds[output].value.shape))

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from . import _norms, _steps, _sums
-from ._tape import Tape, Unknown, Value, kind
+from ._tape import Tape, Unknown, Value, kind, place
 from ._torch import Tensor, TorchDispatchMode, TorchFunctionMode, pytree, torch
 
 aten = torch.ops.aten
@@ -184,7 +184,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         return result
 
     def note(self, name: str, why: str) -> None:
-        text = f"{name}{f' ({self.tape.line})' if self.tape.line else ''}: {why}"
+        text = f"{place(name, self.tape.line)}: {why}"
         if text not in self.unknown:
             self.unknown.append(text)
 
@@ -213,7 +213,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
             if not value.exact and value.floating:
                 raise Unknown(".item() of a computed number, whose error is lost")
             if not value.exact:
-                self.branches.append((value, bool(value.z.item() == args[0].item()), f"aten.{name}{f' ({self.tape.line})' if self.tape.line else ''}"))
+                self.branches.append((value, bool(value.z.item() == args[0].item()), place(f"aten.{name}", self.tape.line)))
             return
         if not results and not written:
             return
@@ -234,9 +234,9 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
             self.lost |= {x.untyped_storage()._cdata for x in args[3:5] if isinstance(x, torch.Tensor)}
         places = {x.untyped_storage()._cdata for x in written}
         if any(x.untyped_storage()._cdata not in places for x in results):
-            for place in places:
-                self.stores.pop(place, None)
-                self.lost.add(place)
+            for storage in places:
+                self.stores.pop(storage, None)
+                self.lost.add(storage)
             written = []
         given_back = [value for value in outs if value is not None]
         if len(given_back) != len(written or results):
@@ -295,13 +295,12 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         if own is not None and any(value.floating for value in _taped(given)):
             if any(isinstance(one, list) and any(isinstance(x, Value) for x in one) for one in args) and local != "steps":
                 raise Unknown("lists of tensors")
-            found = own(self.tape, *args, **{key: value for key, value in kwargs.items()})
+            found = own(self.tape, *args, **kwargs)
             return list(found) if isinstance(found, tuple) else [found]
         if local is None:
             raise Unknown("ulplab does not know its rounding error")
-        if local not in ("exact",):
-            if any(value.floating for value in _taped(given)):
-                raise Unknown("ulplab does not know its steps")
+        if local != "exact" and any(value.floating for value in _taped(given)):
+            raise Unknown("ulplab does not know its steps")
         return self.moved(func, name, args, kwargs)
 
     def moved(self, func: Any, name: str, args: Any, kwargs: Any) -> list[Value | None]:

@@ -34,7 +34,7 @@ def _cumsum(t: Tape, x: Value, dim: int, dtype: Any = None) -> Value:
         rows = x.z.movedim(dim, -1)
         return t.widening(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape[:-1]).unsqueeze(-1).movedim(-1, dim)
 
-    return t.summed(total, lambda: (total(x.z.abs()), total(x.z.square()), total((x.z != 0).double())), wide, x)
+    return t.linear(total, wide, x)
 
 
 @step_of("cumprod")
@@ -120,15 +120,15 @@ def _convolution(
     def call(x: Tensor, w: Tensor) -> Tensor:
         return aten.convolution(x, w, None, stride, padding, dilation, transposed, extra, groups)
 
-    found = t.bilinear(call, lambda: 1.0 if _varied(x, weight) else 8.0, x, weight)
+    found = t.bilinear(call, _width(x, weight), x, weight)
     if bias is None:
         return found
     return t.add(found, t.exact(lambda z: z.reshape(-1, *[1] * (x.z.ndim - 2)), bias))
 
 
-def _varied(*values: Value) -> bool:
-    """False if one tensor has few distinct numbers."""
-    return all(distinct(value.z) for value in values)
+def _width(a: Value, b: Value) -> Callable[[], float]:
+    """How much equal products widen the deviations of a convolution: not at all, or by 8 if one operand has few distinct numbers."""
+    return lambda: 1.0 if distinct(a.z) and distinct(b.z) else 8.0
 
 
 @step_of("convolution_backward")
@@ -141,13 +141,10 @@ def _convolution_backward(t: Tape, grad: Value, x: Value, weight: Value, *args: 
     def to_weight(g: Tensor, x: Tensor) -> Tensor:
         return aten.convolution_backward(g, x, weight.z, *rest, [False, True, False])[1]
 
-    def width(a: Value, b: Value) -> Callable[[], float]:
-        return lambda: 1.0 if _varied(a, b) else 8.0
-
     dims = [0, *range(2, grad.z.ndim)]
     return (
-        t.bilinear(to_x, width(grad, weight), grad, weight) if mask[0] else None,
-        t.bilinear(to_weight, width(grad, x), grad, x) if mask[1] else None,
+        t.bilinear(to_x, _width(grad, weight), grad, weight) if mask[0] else None,
+        t.bilinear(to_weight, _width(grad, x), grad, x) if mask[1] else None,
         t.sum(grad, dims) if mask[2] else None,
     )
 
@@ -164,31 +161,20 @@ def _positive(t: Tape, call: Callable[..., Tensor], x: Value, *args: Any, count:
     return t.summed(call, terms, lambda: wide, x, *args)
 
 
-def _pool(name: str) -> None:
-    @step_of(name)
-    def pool(t: Tape, x: Value, *args: Any, **words: Any) -> Value:
-        call = getattr(aten, t.name)
-        sizes = args[0] if args else [1]
-        if "adaptive" in name:
-            count = math.prod(-(-side // max(int(out), 1)) + 1 for side, out in zip(x.z.shape[-len(sizes) :], sizes))
-        else:
-            count = math.prod(sizes) ** (2 if len(sizes) == 1 and not name.endswith("1d") else 1)
-        return _positive(t, lambda z: call(z, *args, **words), x, count=count + 1)
+@step_of("avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d")
+def _pool(t: Tape, x: Value, *args: Any, **words: Any) -> Value:
+    call, sizes = getattr(aten, t.name), args[0] if args else [1]
+    if "adaptive" in t.name:
+        count = math.prod(-(-side // max(int(out), 1)) + 1 for side, out in zip(x.z.shape[-len(sizes) :], sizes))
+    else:
+        count = math.prod(sizes) ** (2 if len(sizes) == 1 and not t.name.endswith("1d") else 1)
+    return _positive(t, lambda z: call(z, *args, **words), x, count=count + 1)
 
 
-for _name in "avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d".split():
-    _pool(_name)
-
-
-def _interpolation(name: str) -> None:
-    @step_of(name)
-    def interpolate(t: Tape, x: Value, *args: Any, **words: Any) -> Value:
-        call = getattr(getattr(aten, name), "default" if not isinstance(args[-1], (list, tuple)) else "vec")
-        return _positive(t, lambda z: call(z, *args, **words), x, count=12)
-
-
-for _name in "upsample_linear1d upsample_bilinear2d upsample_trilinear3d".split():
-    _interpolation(_name)
+@step_of("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
+def _interpolation(t: Tape, x: Value, *args: Any, **words: Any) -> Value:
+    call = getattr(getattr(aten, t.name), "default" if not isinstance(args[-1], (list, tuple)) else "vec")
+    return _positive(t, lambda z: call(z, *args, **words), x, count=12)
 
 
 @step_of("avg_pool2d_backward", "avg_pool3d_backward")
@@ -241,16 +227,12 @@ def _trace(t: Tape, x: Value) -> Value:
     return t.sum(t.exact(lambda z: z.diagonal(), x))
 
 
-def _adjoint(name: str) -> None:
-    @step_of(name)
-    def adjoint(t: Tape, grad: Value, *args: Any, **words: Any) -> Value:
-        call = getattr(aten, t.name)
-        return _positive(t, lambda g, *rest: call(g, *rest, **words), grad, *args)
-
-
-for _name in (
-    "col2im unfold_backward reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward "
-    "replication_pad2d_backward replication_pad3d_backward upsample_nearest1d_backward upsample_nearest2d_backward "
-    "upsample_nearest3d_backward"
-).split():
-    _adjoint(_name)
+@step_of(
+    "col2im",
+    "unfold_backward",
+    *(f"{pad}_pad{dims}d_backward" for pad in ("reflection", "replication") for dims in (1, 2, 3)),
+    *(f"upsample_nearest{dims}d_backward" for dims in (1, 2, 3)),
+)
+def _adjoint(t: Tape, grad: Value, *args: Any, **words: Any) -> Value:
+    call = getattr(aten, t.name)
+    return _positive(t, lambda g, *rest: call(g, *rest, **words), grad, *args)

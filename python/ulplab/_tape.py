@@ -34,6 +34,11 @@ _SHAPES = ("view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "sq
 _LOCAL = {name: (kind, units) for name, kind, units in _native.local_errors()}
 
 
+def place(name: str, line: str) -> str:
+    """An operation, with the user's line that calls it, if that is known."""
+    return f"{name} ({line})" if line else name
+
+
 def kind(name: str) -> str | None:
     """The kind of the local error of an ATen operation; None if ulplab does not know the operation."""
     return _LOCAL[name][0] if name in _LOCAL else None
@@ -319,7 +324,11 @@ class Tape:
             factors = self.widening(rows)
             return factors.reshape(total(x.z).shape)
 
-        return self.summed(total, lambda: (total(x.z.abs()), total(x.z.square()), total((x.z != 0).double())), wide, x)
+        return self.linear(total, wide, x)
+
+    def linear(self, call: Callable[[Tensor], Tensor], wide: Callable[[], Any], x: Value) -> Value:
+        """A sum of numbers of one tensor, each as it is."""
+        return self.summed(call, lambda: (call(x.z.abs()), call(x.z.square()), call((x.z != 0).double())), wide, x)
 
     def summed(
         self,
