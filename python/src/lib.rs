@@ -53,6 +53,10 @@ mod _native {
     #[pymodule_export]
     use super::tensor::Array;
 
+    /// Number of standard deviations that a bound allows.
+    #[pymodule_export]
+    const LAMBDA: f64 = ulplab_operations::expected::local::LAMBDA;
+
     #[pymodule_init]
     fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
         pool::imported();

@@ -133,35 +133,37 @@ def bounds_of(
     """Runs a function, and returns a `Bound` for each of its outputs, and of the gradients that ``grads`` names."""
     if rounds not in ROUNDS:
         raise ValueError(f"rounds = {rounds!r}, expected one of {', '.join(ROUNDS)}")
-    args, kwargs = ((), inputs) if isinstance(inputs, dict) else (tuple(inputs), {})
     tape = Tape(u)
+    tape.again_from_sums = bool(grads)
     shadows = Shadows(tape, rounds)
-    mark = _marked(grads, args, kwargs) if grads else {}
     # Copies, since the function may write to its inputs.
+    keys = list(inputs) if isinstance(inputs, dict) else list(range(len(inputs)))
     with torch.inference_mode(False):
-        args, kwargs = pytree.tree_map(lambda x: mark.get(id(x), x.detach().clone()) if isinstance(x, torch.Tensor) else x, (args, kwargs))
-    buffers = [(x, x.clone()) for x in function.buffers()] if isinstance(function, torch.nn.Module) else []
+        given = _copies({key: inputs[key] for key in keys}, _wanted(grads or {}, keys, inputs))
     guard = torch.set_grad_enabled(bool(grads) or torch.is_grad_enabled())
     try:
         with torch.inference_mode(False), guard, _plain_operations(), Leaks(shadows), shadows:
-            result = function(*args, **kwargs)
-            outputs = _named(result)
+            result = function(**given) if isinstance(inputs, dict) else function(*given.values())
+            outputs = named(result)
             if grads:
-                given = [mark[id(_input(at, inputs))] for at in grads.values()]
-                outputs |= dict(zip(grads, _gradients(result, given, grad_output)))
+                outputs |= dict(zip(grads, _gradients(result, [given[at] for at in grads.values()], grad_output)))
     finally:
-        for x, before in buffers:
-            x.copy_(before)
+        shadows.restore()
     found = {}
     for name, x in outputs.items():
         if not isinstance(x, torch.Tensor):
             continue
+        unknown = list(shadows.unknown)
         try:
+            if x.is_complex():
+                raise Unknown(f"output '{name}' is complex; expected real numbers, as of torch.view_as_real")
             value = tape.unstored(shadows.of(x), x.dtype)
+            if shadows.empty and bool((value.z.isnan() & ~x.isnan()).any()):
+                raise Unknown(f"output '{name}': elements of memory that the function has not written")
         except Unknown as why:
-            shadows.note(f"output '{name}'", str(why))
+            unknown.append(str(why))
             value = tape.leaf(x)
-        found[name] = Bound(name, str(x.dtype).removeprefix("torch."), tape, value, shadows.unknown)
+        found[name] = Bound(name, str(x.dtype).removeprefix("torch."), tape, value, unknown)
     kept = [bound._value for bound in found.values() if bound._value.floating]
     tape.spread(_DRAWS, kept)
     for bound in found.values():
@@ -211,24 +213,32 @@ def _decide(tape: Tape, found: dict[str, Bound], branches: list[tuple[Value, boo
                 bound.undetermined |= numpy.nan_to_num(numpy.abs(moved), nan=math.inf) > LAMBDA * bound.sigma
 
 
-def _marked(grads: dict[str, Any], args: Any, kwargs: Any) -> dict[int, Any]:
-    """Copies of the inputs whose gradients are wanted, by the inputs' identities."""
-    found = {}
+def _wanted(grads: dict[str, Any], keys: list[Any], inputs: Any) -> set[Any]:
+    """The inputs whose gradients are wanted."""
     for name, at in grads.items():
-        x = _input(at, kwargs if kwargs else args)
+        if at not in keys:
+            raise ValueError(f"grads: no input {at!r}; expected one of {', '.join(map(repr, keys))}")
+        x = inputs[at]
         if not isinstance(x, torch.Tensor) or not x.is_floating_point():
-            raise ValueError(f"grads: '{name}' is the gradient of {at!r}, which is no tensor of numbers")
-        with torch.inference_mode(False):
-            found[id(x)] = x.detach().clone().requires_grad_()
-    return found
+            raise ValueError(f"grads: '{name}' is the gradient of {at!r}, which is not a tensor of floating-point numbers")
+    return set(grads.values())
 
 
-def _input(at: Any, inputs: Any) -> Any:
-    try:
-        return inputs[at]
-    except (KeyError, IndexError, TypeError):
-        names = ", ".join(map(repr, inputs)) if isinstance(inputs, dict) else f"0 to {len(inputs) - 1}"
-        raise ValueError(f"grads: no input {at!r}, expected one of {names}") from None
+def _copies(inputs: dict[Any, Any], wanted: set[Any]) -> dict[Any, Any]:
+    """Copies of inputs, those that are ``wanted`` for derivatives. Tensors that share memory share that of their copies."""
+    tensors = [x for x in pytree.tree_leaves(list(inputs.values())) if isinstance(x, torch.Tensor)]
+    places = [x.untyped_storage()._cdata for x in tensors if x.layout == torch.strided]
+    shared: dict[int, Any] = {}
+
+    def copied(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        if x.layout != torch.strided or places.count(x.untyped_storage()._cdata) < 2:
+            return x.detach().clone()
+        memory = shared.setdefault(x.untyped_storage()._cdata, x.untyped_storage().clone())
+        return torch.empty(0, dtype=x.dtype, device=x.device).set_(memory, x.storage_offset(), x.shape, x.stride())
+
+    return {key: x.detach().clone().requires_grad_() if key in wanted else pytree.tree_map(copied, x) for key, x in inputs.items()}
 
 
 def _gradients(result: Any, inputs: list[Any], grad_output: Any) -> tuple[Any, ...]:
@@ -243,13 +253,22 @@ def _gradients(result: Any, inputs: list[Any], grad_output: Any) -> tuple[Any, .
     return found
 
 
-def _named(result: Any) -> dict[str, Any]:
-    """The outputs of a function by name: `out`, or those of a dictionary, or `out0`, `out1`, …"""
-    if isinstance(result, torch.Tensor):
-        return {"out": result}
+def named(result: Any) -> dict[str, Any]:
+    """Outputs by name: `out`, the keys of a dictionary, or `out0`, `out1`, …, also of tuples in tuples."""
     if isinstance(result, dict):
         return dict(result)
-    return {f"out{at}": one for at, one in enumerate(result)}
+    if not isinstance(result, (tuple, list)):
+        return {"out": result}
+    return {f"out{at}": one for at, one in enumerate(flat(result))}
+
+
+def flat(outputs: Any) -> Iterator[Any]:
+    """What tuples and lists have, in order."""
+    for one in outputs:
+        if isinstance(one, (tuple, list)) and not all(isinstance(x, (int, float)) for x in one):
+            yield from flat(one)
+        else:
+            yield one
 
 
 def stored_bound(value: Any, error: Any, dtype: str) -> numpy.ndarray:

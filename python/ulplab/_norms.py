@@ -14,10 +14,25 @@ from ._torch import Tensor, torch
 @step_of("_softmax", "_safe_softmax", "softmax")
 def _softmax(t: Tape, x: Value, dim: int, half_to_float: Any = False, dtype: Any = None) -> Value:
     weights = t.fn("exp", _below_largest(t, x, dim))
-    found = t.div(weights, t.sum(weights, [dim], keepdim=True))
+    total = t.sum(weights, [dim], keepdim=True)
+    found = _from_stored_sum(t, t.div(weights, total), x, total, dim)
     if t.name == "_safe_softmax":
         return t.exact(lambda p, x: torch.where((x == -math.inf).all(dim, keepdim=True), 0.0, p), found, x)
     return found
+
+
+def _from_stored_sum(t: Tape, shares: Value, x: Value, total: Value, dim: int) -> Value:
+    """Shares as a backward pass may have them: e^(x - l) of the stored logarithm l of a row's sum, whose error all shares of the row have."""
+    if not t.again_from_sums:
+        return shares
+    # The sum is of exponentials of scores minus the largest.
+    largest = x.z.reshape(shares.z.shape).amax(dim, keepdim=True)
+    size = (largest + total.z.log()).abs().nan_to_num(0.0, 0.0, 0.0) + 1.0
+
+    def local() -> tuple[Tensor, Tensor]:
+        return t.u * size, t.u * size * 3**-0.5
+
+    return t.exact(torch.mul, shares, t.step(torch.ones_like, total, local=local))
 
 
 def _below_largest(t: Tape, x: Value, dim: int) -> Value:
@@ -40,12 +55,20 @@ def _shift(t: Tape, x: Value, at: list[int]) -> Value:
 @step_of("_log_softmax", "log_softmax")
 def _log_softmax(t: Tape, x: Value, dim: int, half_to_float: Any = False) -> Value:
     below = _below_largest(t, x, dim)
-    return t.sub(below, t.fn("log", t.sum(t.fn("exp", below), [dim], keepdim=True)))
+    total = t.sum(t.fn("exp", below), [dim], keepdim=True)
+    found = t.sub(below, t.fn("log", total))
+    if not t.again_from_sums:
+        return found
+    # x - l, with the rounding of a stored l.
+    off = _from_stored_sum(t, t.exact(torch.ones_like, found), x, total, dim)
+    return t.exact(lambda found, off: found + off - 1.0, found, off)
 
 
 @step_of("logsumexp")
 def _logsumexp(t: Tape, x: Value, dims: Any, keepdim: bool = False) -> Value:
     at = dims_of(dims, x)
+    if x.z.ndim == 0:
+        return x
     largest = _shift(t, x, at)
     total = t.fn("log", t.sum(t.fn("exp", t.sub(x, largest)), at, keepdim=True))
     found = t.add(total, largest)
@@ -256,7 +279,10 @@ def _vector_norm(t: Tape, x: Value, order: Any = 2, dims: Any = None, keepdim: b
         return t.sum(absolute(t, x), at, keepdim)
     if math.isinf(order):
         return _largest(t, absolute(t, x), at, keepdim, order < 0)
-    raise Unknown(f"a norm of order {order}")
+    if order == 0:
+        return t.sum(t.step(lambda z: (z != 0).double(), x, decides=True), at, keepdim)
+    powers = t.units("pow", torch.pow, absolute(t, x), order, extra=t.constant(order))
+    return t.units("pow", torch.pow, t.sum(powers, at, keepdim), 1 / order)
 
 
 def _largest(t: Tape, x: Value, at: list[int], keepdim: bool, least: bool = False) -> Value:
@@ -373,7 +399,10 @@ def _dist(t: Tape, a: Value, b: Value, order: Any = 2) -> Value:
 
 @step_of("logaddexp")
 def _logaddexp(t: Tape, a: Value, b: Value) -> Value:
-    return t.add(pair_of(t, torch.maximum, a, b), t.fn("log1p", t.fn("exp", t.neg(absolute(t, t.sub(a, b))))))
+    largest = pair_of(t, torch.maximum, a, b)
+    found = t.add(largest, t.fn("log1p", t.fn("exp", t.neg(absolute(t, t.sub(a, b))))))
+    # Equal infinities have no difference.
+    return t.exact(lambda most, found: torch.where(most.isinf(), most, found), largest, found)
 
 
 @step_of("smooth_l1_loss_backward", "huber_loss_backward")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
-from typing import Any
+from typing import Any, Iterable
 
-from . import _norms, _steps, _sums
+from . import _complex, _norms, _steps, _sums
+from ._choices import CHOOSE
+from ._parts import PRIVATE, out_of_place, parts_of
 from ._tape import Tape, Unknown, Value, kind, place
-from ._torch import Tensor, TorchDispatchMode, TorchFunctionMode, pytree, torch
+from ._torch import Tensor, TorchDispatchMode, TorchFunctionMode, modes_off, pytree, torch
 
 aten = torch.ops.aten
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -16,13 +19,20 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _DROPPED = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking", "copy")
 # Operations that write running statistics, their fourth and fifth argument.
 _STATISTICS = ("native_batch_norm", "cudnn_batch_norm")
+# Operations that give memory without numbers.
+_EMPTY = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
 # Methods of tensors that hand numbers to others.
 _LEAVES = ("numpy", "__array__", "tolist", "data_ptr", "__dlpack__")
 # Operations whose result is chosen by comparing numbers.
 _DECISIONS = set(
     "eq ne lt le gt ge argmax argmin argsort sort topk kthvalue median any all nonzero max_pool2d_with_indices max_pool3d_with_indices sign "
-    "round floor ceil trunc frac floor_divide remainder fmod searchsorted bucketize cummax cummin isnan isinf isfinite".split()
+    "round floor ceil trunc frac floor_divide remainder fmod searchsorted bucketize cummax cummin isnan isinf isfinite mode nanmedian "
+    "masked_select _unique2 unique_dim unique_consecutive signbit frexp".split()
 )
+
+
+class Lost(Unknown):
+    """A number that follows from one without a bound, and the whole reason."""
 
 
 class _Store:
@@ -36,7 +46,31 @@ class _Store:
 
 
 def _key(x: Tensor) -> Any:
-    return x.storage_offset(), tuple(x.shape), tuple(x.stride())
+    return x.storage_offset(), tuple(x.shape), tuple(x.stride()), (x.is_complex(), x.is_conj(), x.is_neg())
+
+
+def _unknown(name: str) -> bool:
+    """True for an operation that rounds and has no steps, or that the table of local errors does not have."""
+    return kind(name) not in ("exact", "cast", "random") and _steps.find(name) is None and _complex.find(name) is None
+
+
+def _numbers(x: Any) -> bool:
+    """True for a tensor of real or complex numbers, which have errors."""
+    return isinstance(x, torch.Tensor) and bool(x.is_floating_point() or x.is_complex())
+
+
+def _similar(x: Any, y: Any) -> bool:
+    """False if two results are not the same numbers, however rounded. Indices may be given in another form."""
+    if not _numbers(x) or not _numbers(y):
+        return _numbers(x) == _numbers(y)
+    if x.dtype != y.dtype or x.shape != y.shape:
+        return False
+    off = (x - y).nan_to_num(0.0, 0.0, 0.0).abs().double().square().sum()
+    return bool(off <= 0.01 * x.nan_to_num(0.0, 0.0, 0.0).abs().double().square().sum())
+
+
+def _real_type(dtype: Any) -> Any:
+    return dtype.to_real() if dtype.is_complex else dtype
 
 
 def _covers(x: Tensor) -> bool:
@@ -64,7 +98,8 @@ class Leaks(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         if name in _LEAVES and args and isinstance(args[0], torch.Tensor) and self.shadows.known(args[0]):
-            self.shadows.note(f"Tensor.{name}", "a tensor leaves torch, where neither values nor errors are followed")
+            where = place(f"Tensor.{name}", self.shadows.tape.line)
+            self.shadows.note(f"{where}: a tensor leaves torch, where neither values nor errors are followed")
         return func(*args, **(kwargs or {}))
 
 
@@ -76,11 +111,18 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         self.tape = tape
         self.rounds = rounds
         self.stores: dict[int, _Store] = {}
-        #: Storages whose numbers are not followed.
-        self.lost: set[int] = set()
+        #: Storages whose numbers have no bound: a tensor that keeps each, and why.
+        self.lost: dict[int, tuple[Tensor, str]] = {}
+        #: Memory that the function did not make, and what was in it before the function wrote to it.
+        self.outer: dict[int, tuple[Any, Any]] = {}
+        self._made: set[int] = set()
+        #: Operations that are run as others now.
+        self.within: list[Any] = []
+        #: True if the function has memory that it may not have written.
+        self.empty = False
         #: Numbers that the function's own branches read: each with True if f64 has the same, and the line.
         self.branches: list[tuple[Value, bool, str]] = []
-        #: Why there is no bound: operations, the lines that call them, and what is unknown.
+        #: Why no output has a bound: operations, the lines that call them, and what is unknown.
         self.unknown: list[str] = []
 
     # Tensors.
@@ -88,30 +130,42 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
     def of(self, x: Tensor) -> Value:
         """The value of a tensor. A tensor that no step made is exact."""
         if x.untyped_storage()._cdata in self.lost:
-            raise Unknown("memory that an operation has changed besides its results")
+            raise Lost(self.lost[x.untyped_storage()._cdata][1])
         store = self.stores.get(x.untyped_storage()._cdata)
         key = _key(x)
         if store is None:
-            value = self.tape.leaf(x)
+            value = self.leaf(x)
             if _covers(x):
                 self.stores[x.untyped_storage()._cdata] = _Store(x, key, value)
             return value
         if key not in store.views:
             if x.dtype != store.keep.dtype:
                 raise Unknown(f"memory of {store.keep.dtype} that is read as {x.dtype}")
-            flat = self.flat(store)
-            offset, shape, stride = key
-            store.views[key] = self.tape.exact(lambda z: z.as_strided(shape, stride, offset), flat)
+            offset, shape, stride, _ = key
+            found = self.moved_as_is(lambda z: z.as_strided(shape, stride, offset), self.flat(store))
+            found = _complex.conjugate(self.tape, found) if x.is_conj() != store.keep.is_conj() else found
+            store.views[key] = self.moved_as_is(torch.neg, found) if x.is_neg() != store.keep.is_neg() else found
         return store.views[key]
+
+    def leaf(self, x: Tensor) -> Value:
+        value = self.tape.leaf(_complex.pairs(x))
+        value.complex = x.is_complex()
+        return value
+
+    def moved_as_is(self, call: Any, *values: Any) -> Value:
+        """A step that moves numbers, real or complex."""
+        if any(value.complex for value in values):
+            return _complex.moved(self.tape, call, *values)[0]
+        return self.tape.exact(call, *values)
 
     def flat(self, store: _Store) -> Value:
         """All elements of a storage, in the order of its memory."""
         size = store.keep.untyped_storage().nbytes() // store.keep.element_size()
-        key = (0, (size,), (1,))
+        key = (0, (size,), (1,), store.base[3])
         if key not in store.views:
-            _, shape, stride = store.base
+            _, shape, stride, _ = store.base
             order = sorted(range(len(shape)), key=lambda dim: (-stride[dim], dim))
-            store.views[key] = self.tape.exact(lambda z: z.permute(order).reshape(-1), store.views[store.base])
+            store.views[key] = self.moved_as_is(lambda z: z.permute(order).reshape(-1), store.views[store.base])
         return store.views[key]
 
     def keep(self, x: Tensor, value: Value) -> None:
@@ -119,13 +173,13 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         if not _covers(x):
             # Elements between those of the tensor belong to nobody.
             size = x.untyped_storage().nbytes() // x.element_size()
-            offset, shape, stride = _key(x)
+            offset, shape, stride, kind = _key(x)
+            zeros = torch.zeros(size, dtype=torch.complex128 if value.complex else value.z.dtype, device=value.z.device)
             if 0 not in stride:
-                zeros = torch.zeros(size, dtype=value.z.dtype, device=value.z.device)
-                whole = self.tape.exact(lambda z: zeros.as_strided_scatter(z, shape, stride, offset), value)
+                whole = self.moved_as_is(lambda z: zeros.as_strided_scatter(z, shape, stride, offset), value)
             else:
-                whole = self.tape.leaf(torch.zeros(size, dtype=value.z.dtype))
-            store = _Store(x, (0, (size,), (1,)), whole)
+                whole = self.leaf(zeros)
+            store = _Store(x, (0, (size,), (1,), kind), whole)
             store.views[_key(x)] = value
         else:
             store = _Store(x, _key(x), value)
@@ -137,20 +191,33 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         if _covers(x):
             self.keep(x, value)
             return
-        offset, shape, stride = _key(x)
+        offset, shape, stride, kind = _key(x)
         if store is None:
             whole = torch.as_strided(x, (x.untyped_storage().nbytes() // x.element_size(),), (1,), 0)
-            flat = self.tape.leaf(whole)
+            flat = self.leaf(whole)
         else:
             flat = self.flat(store)
-        key = (0, tuple(flat.z.shape), (1,))
-        found = self.tape.exact(lambda old, new: old.as_strided_scatter(new, shape, stride, offset), flat, value)
+        if flat.complex != value.complex:
+            raise Unknown("real parts of complex numbers that are written")
+        key = (0, flat.shape, (1,), kind)
+        found = self.moved_as_is(lambda old, new: old.as_strided_scatter(new, shape, stride, offset), flat, value)
         self.stores[x.untyped_storage()._cdata] = new = _Store(x, key, found)
         new.views[_key(x)] = value
 
     def known(self, x: Any) -> bool:
         """True if a tensor takes part: it has numbers, or is computed from some."""
-        return isinstance(x, torch.Tensor) and (x.is_floating_point() or x.untyped_storage()._cdata in self.stores)
+        if not isinstance(x, torch.Tensor):
+            return False
+        storage = x.untyped_storage()._cdata
+        return _numbers(x) or storage in self.stores or storage in self.lost
+
+    def lose(self, tensors: Iterable[Any], why: str) -> None:
+        """Marks tensors whose numbers have no bound; so have all that are computed from them."""
+        for x in tensors:
+            if isinstance(x, torch.Tensor):
+                storage = x.untyped_storage()._cdata
+                self.stores.pop(storage, None)
+                self.lost[storage] = x, why
 
     # Operations.
 
@@ -159,34 +226,87 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         name = func._schema.name.partition("::")[2]
         name = name[:-1] if name.endswith("_") else name
         self.tape.name, self.tape.line = name, _line()
-        if kind(name) is None and func._schema.name.startswith("aten::"):
-            # In inference mode, operations that consist of others arrive whole.
+        if func.namespace == "prims" or func.namespace == "aten" and (_unknown(name) or name == "to"):
             with self:
-                parts = func.decompose(*args, **kwargs)
-            if parts is not NotImplemented:
-                return parts
+                # In inference mode, operations that consist of others arrive whole.
+                found = func.decompose(*args, **kwargs)
+                if found is not NotImplemented:
+                    return found
+                found = self.in_parts(func, name, args, kwargs)
+                if found is not NotImplemented:
+                    return found
         given: tuple[Any, Any] | None = None
+        why = ""
         try:
             # Copies take part in derivatives later, in any mode that the function runs in.
             with torch.inference_mode(False):
                 given = self.given(func, args, kwargs)
-        except Unknown as why:
-            self.note(f"aten.{name}", str(why))
+        except Unknown as unknown:
+            why = self.reason(name, unknown)
+        self.remember([*_written(func._schema, args, kwargs), *(args[3:5] if name in _STATISTICS else [])])
         result = func(*args, **kwargs)
+        if not func.is_view and not func._schema.is_mutable:
+            self._made |= {x.untyped_storage()._cdata for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)}
         if given is not None:
             try:
                 with torch.inference_mode(False):
                     self.record(func, name, given, args, kwargs, result)
-            except Unknown as why:
-                self.note(f"aten.{name}", str(why))
+            except Unknown as unknown:
+                why = self.reason(name, unknown)
             except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError) as error:
-                self.note(f"aten.{name}", f"its steps failed in f64: {type(error).__name__}: {error}".splitlines()[0])
+                failed = f"its steps failed in f64: {type(error).__name__}: {error}".splitlines()[0]
+                why = self.reason(name, Unknown(failed))
+        if why and name == "_local_scalar_dense":
+            # The number is the function's own from here on.
+            self.note(why)
+        elif why:
+            self.lose([*pytree.tree_leaves(result), *_written(func._schema, args, kwargs)], why)
         return result
 
-    def note(self, name: str, why: str) -> None:
-        text = f"{place(name, self.tape.line)}: {why}"
-        if text not in self.unknown:
-            self.unknown.append(text)
+    def remember(self, written: Iterable[Any]) -> None:
+        """Keeps what is in memory of others before the function writes to it."""
+        for x in written:
+            if isinstance(x, torch.Tensor):
+                memory = x.untyped_storage()
+                if memory._cdata not in self._made and memory._cdata not in self.outer:
+                    self.outer[memory._cdata] = memory, memory.clone()
+
+    def restore(self) -> None:
+        """Undoes what the function wrote to memory that it did not make."""
+        for memory, before in self.outer.values():
+            memory.copy_(before)
+
+    def in_parts(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """The results of an operation by others that it consists of; NotImplemented if it has none, or they give something else."""
+        if func in self.within or not any(self.known(x) for x in pytree.tree_leaves((args, kwargs))):
+            return NotImplemented
+        parts = parts_of(func, name)
+        if parts is None:
+            return NotImplemented
+        self.within.append(func)
+        try:
+            found = parts(*args, **kwargs)
+        finally:
+            self.within.pop()
+        if not func._schema.is_mutable:
+            with modes_off():
+                own = pytree.tree_leaves(func(*args, **kwargs))
+                given = pytree.tree_leaves(found)
+                shown = len(own) - PRIVATE.get(name, 0)
+                self.lose(given[shown:], f"aten.{name}: a result for torch's own use")
+                own, given = own[:shown], given[:shown]
+                if len(own) != len(given) or not all(map(_similar, own, given)):
+                    return NotImplemented
+        return found
+
+    def reason(self, name: str, unknown: Unknown) -> str:
+        """Why an operation's results have no bound: for those of numbers without one, why these have none."""
+        return str(unknown) if isinstance(unknown, Lost) else f"{place(f'aten.{name}', self.tape.line)}: {unknown}"
+
+    def note(self, why: str) -> None:
+        """Keeps why no output has a bound."""
+        if why not in self.unknown:
+            self.unknown.append(why)
 
     def given(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """The arguments, with values in the place of tensors; None if the operation has nothing to do with numbers."""
@@ -194,8 +314,8 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         tensors = [x for x in flat if isinstance(x, torch.Tensor)]
         if not any(self.known(x) for x in tensors) and tensors:
             return None
-        if any(x.is_complex() or x.is_sparse or x.is_quantized for x in tensors):
-            raise Unknown("complex, sparse and quantized tensors are not followed")
+        if any(x.is_sparse or x.is_quantized for x in tensors):
+            raise Unknown("sparse and quantized tensors are not followed")
 
         def value(x: Any) -> Any:
             return self.of(x) if isinstance(x, torch.Tensor) else x
@@ -220,40 +340,57 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         local = kind(name)
         if local == "random":
             raise Unknown("random numbers, which differ from kernel to kernel; pass them as an input")
-        if not any(x.is_floating_point() for x in [*results, *written]) and not list(_taped(given)):
+        numbers = [_real_type(x.dtype) for x in [*results, *written] if _numbers(x)]
+        if not numbers and not list(_taped(given)):
             return
-        narrow = max((torch.finfo(x.dtype).eps / 2 for x in [*results, *written] if x.is_floating_point()), default=0.0)
+        narrow = max((torch.finfo(dtype).eps / 2 for dtype in numbers), default=0.0)
         self.tape.scalar = max(self.tape.u, narrow) if self.rounds != "end" else self.tape.u
-        types = [x.dtype for x in [*results, *written] if x.is_floating_point() and torch.finfo(x.dtype).eps / 2 == narrow]
+        types = [dtype for dtype in numbers if torch.finfo(dtype).eps / 2 == narrow]
         self.tape.narrow = types[0] if self.rounds == "every_step" and narrow > self.tape.u else None
         outs = self.mirror(func, name, local, given, written, results)
+        if name in CHOOSE:
+            self.choose(func, given, outs)
         owned = {y.untyped_storage()._cdata for y in pytree.tree_leaves(args) if isinstance(y, torch.Tensor)}
         # What is written in place is the result of the operation without it; running statistics are written besides.
+        besides = f"{place(f'aten.{name}', self.tape.line)}: memory that an operation has changed besides its results"
         if name in _STATISTICS:
             # Written, though the operation does not declare it.
-            self.lost |= {x.untyped_storage()._cdata for x in args[3:5] if isinstance(x, torch.Tensor)}
+            self.lose(args[3:5], besides)
         places = {x.untyped_storage()._cdata for x in written}
         if any(x.untyped_storage()._cdata not in places for x in results):
-            for storage in places:
-                self.stores.pop(storage, None)
-                self.lost.add(storage)
+            self.lose(written, besides)
             written = []
         given_back = [value for value in outs if value is not None]
         if len(given_back) != len(written or results):
             raise Unknown(f"{len(written or results)} results were computed as {len(given_back)}")
         for x, value in zip(written or results, given_back):
-            if value.floating and x.is_floating_point():
-                value = self.stored(name, value, x.dtype)
+            if value.floating and _numbers(x):
+                value = self.stored(name, value, _real_type(x.dtype))
                 if name == "copy" and isinstance(args[1], torch.Tensor) and args[1].dtype != x.dtype:
-                    value = self.tape.cast(value, x.dtype)
-            if tuple(value.z.shape) != tuple(x.shape):
-                raise Unknown(f"a result of shape {list(x.shape)} was computed with shape {list(value.z.shape)}")
+                    value = self.cast(value, _real_type(x.dtype))
+            if value.shape != tuple(x.shape) or value.complex != x.is_complex():
+                raise Unknown(f"a result of {x.dtype}{list(x.shape)} was computed with shape {list(value.shape)}")
             if written:
                 self.write(x, value)
             elif func.is_view or x.untyped_storage()._cdata in owned:
                 self.view(x, value)
             else:
                 self.keep(x, value)
+
+    def choose(self, func: Any, given: Any, outs: list[Value | None]) -> None:
+        """Keeps by which scores indices are chosen."""
+        args, kwargs = given
+        dims = [one for one in enumerate(func._schema.arguments) if one[1].name == "dim"]
+        scores = args[0]
+        if not isinstance(scores, Value) or not scores.floating or scores.complex:
+            return
+        dim = None
+        for at, argument in dims:
+            dim = args[at] if at < len(args) else kwargs.get("dim", argument.default_value)
+        for out in outs:
+            if out is not None and not out.floating:
+                scores.needs_spread = not scores.exact
+                self.tape.choices[id(out)] = scores, dim
 
     def view(self, x: Tensor, value: Value) -> None:
         store = self.stores.get(x.untyped_storage()._cdata)
@@ -265,9 +402,12 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         if dtype == torch.float64 or kind(name) == "exact":
             return value
         narrow = torch.finfo(dtype).eps / 2 > self.tape.u
-        if kind(name) == "cast" or self.rounds != "end":
-            return self.tape.cast(value, dtype) if narrow else value
-        return value
+        return self.cast(value, dtype) if narrow and (kind(name) == "cast" or self.rounds != "end") else value
+
+    def cast(self, value: Value, dtype: Any) -> Value:
+        found = self.tape.cast(value, dtype)
+        found.complex = value.complex
+        return found
 
     def mirror(self, func: Any, name: str, local: str | None, given: Any, written: Any, results: Any) -> list[Value | None]:
         """The results of an operation in f64."""
@@ -276,22 +416,35 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         if name == "as_strided":
             # The elements are those of the memory, however the copy is laid out.
             return [self.of(x) for x in results]
-        if not list(_taped(given)):
-            # A factory: zeros, arange, a number.
-            return [self.tape.leaf(x) for x in (written or results)]
+        empty = name in _EMPTY
+        if empty or not list(_taped(given)):
+            # A factory: zeros, arange, a number, or memory with no numbers yet.
+            self.empty |= empty
+            return [self.leaf(torch.full_like(x, math.nan) if empty and _numbers(x) else x) for x in (written or results)]
         if name == "_to_copy":
             (value,) = args
             dtype = kwargs.get("dtype")
-            if dtype is not None and not dtype.is_floating_point and value.floating:
+            if dtype is not None and dtype.is_complex != value.complex:
+                return [_complex.to_complex(self.tape, value, dtype)]
+            if dtype is not None and not value.complex and not dtype.is_floating_point and value.floating:
                 return [self.tape.step(lambda z: z.to(dtype), value, decides=True)]
             if dtype is not None and not value.floating:
                 wide = torch.float64 if dtype.is_floating_point else dtype
                 return [self.tape.exact(lambda z: z.to(wide), value)]
-            return [self.tape.exact(torch.clone, value)]
+            return [self.moved_as_is(torch.clone, value)]
         if name == "copy":
             target, source = args[0], args[1]
+            if target.complex != source.complex:
+                source = _complex.to_complex(self.tape, source, results[0].dtype)
+            if target.complex:
+                return [self.moved_as_is(lambda new, old: new.expand_as(old).clone(), source, target)]
             return [self.tape.exact(lambda new, old: new.to(old.dtype).expand_as(old).clone(), source, target)]
-        own = _steps.find(name)
+        if any(value.complex for value in _taped(given)) or any(x.is_complex() for x in [*results, *written]):
+            own = _complex.find(name)
+            if own is None and local != "exact":
+                raise Unknown("ulplab does not know its steps for complex numbers")
+        else:
+            own = _steps.find(name)
         if own is not None and any(value.floating for value in _taped(given)):
             if any(isinstance(one, list) and any(isinstance(x, Value) for x in one) for one in args) and local != "steps":
                 raise Unknown("lists of tensors")
@@ -306,7 +459,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
     def moved(self, func: Any, name: str, args: Any, kwargs: Any) -> list[Value | None]:
         """An operation that moves, selects or compares, on the values themselves."""
         # A copy may have other strides than the tensor itself.
-        plain = aten.reshape if name in ("view", "_unsafe_view", "_reshape_alias") else _out_of_place(func)
+        plain = aten.reshape if name in ("view", "_unsafe_view", "_reshape_alias") else out_of_place(func)
         if name == "_reshape_alias":
             args = args[:2]
         flat, spec = pytree.tree_flatten((args, kwargs))
@@ -321,7 +474,10 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
             found = plain(*args, **kwargs)
             return tuple(found) if isinstance(found, (list, tuple)) else found
 
-        return list(self.tape.steps_of(call, *[flat[at] for at in places], decides=name in _DECISIONS))
+        values = [flat[at] for at in places]
+        if any(value.complex for value in values):
+            return list(_complex.moved(self.tape, call, *values, decides=name in _DECISIONS))
+        return list(self.tape.steps_of(call, *values, decides=name in _DECISIONS))
 
 
 def _taped(given: Any) -> Any:
@@ -336,18 +492,6 @@ def _written(schema: Any, args: Any, kwargs: Any) -> list[Tensor]:
             given = kwargs.get(argument.name) if argument.kwarg_only or at >= len(args) else args[at]
             found += [x for x in pytree.tree_leaves(given) if isinstance(x, torch.Tensor)]
     return found
-
-
-def _out_of_place(func: Any) -> Any:
-    """The form of an operation that writes to none of its arguments."""
-    name = func._schema.name.partition("::")[2]
-    overload = func._schema.overload_name or "default"
-    if name.endswith("_") and hasattr(torch.ops.aten, name[:-1]):
-        packet = getattr(torch.ops.aten, name[:-1])
-        return getattr(packet, overload) if hasattr(packet, overload) else packet
-    if overload.endswith("out"):
-        return getattr(torch.ops.aten, name)
-    return func
 
 
 def _line() -> str:

@@ -72,6 +72,11 @@ def _div(t: Tape, a: Any, b: Any, rounding_mode: str | None = None) -> Value:
     return t.step(torch.floor if rounding_mode == "floor" else torch.trunc, found, decides=True)
 
 
+@step_of("_neg_view")
+def _neg_view(t: Tape, a: Value) -> Value:
+    return t.exact(torch.neg, a)
+
+
 @step_of("square")
 def _square(t: Tape, a: Value) -> Value:
     return t.square(a)
@@ -111,9 +116,14 @@ def _pow(t: Tape, a: Any, b: Any) -> Value:
 
 for _name in (
     "sqrt rsqrt reciprocal exp exp2 expm1 log log1p log2 log10 sin cos tan tanh erf erfc sinh cosh asinh acosh atanh asin acos atan "
-    "erfinv lgamma digamma"
+    "erfinv lgamma digamma i0 special_i0e special_i1 special_i1e special_erfcx special_ndtri"
 ).split():
     _STEPS[_name] = functools.partial(lambda name, t, a: t.fn(name, a), _name)
+
+@step_of("polygamma")
+def _polygamma(t: Tape, order: int, x: Value) -> Value:
+    return t.units("polygamma", lambda z: torch.polygamma(order, z), x)
+
 
 for _name in ("atan2", "hypot", "xlogy"):
     _STEPS[_name] = functools.partial(lambda name, t, a, b: t.units(name, getattr(torch, name), a, b), _name)
@@ -299,12 +309,21 @@ def softplus(t: Tape, x: Value, beta: Any = 1, threshold: Any = 20) -> Value:
     scaled = t.mul(x, beta) if beta != 1 else x
     low = t.fn("log1p", t.fn("exp", t.neg(absolute(t, scaled))))
     found = t.add(between(t, scaled, 0.0, None), low)
-    return t.div(found, beta) if beta != 1 else found
+    found = t.div(found, beta) if beta != 1 else found
+    if threshold >= 20:
+        return found
+    far = t.step(lambda z: z > threshold, scaled, decides=True)
+    return t.exact(torch.where, far, x, found)
 
 
 @step_of("softplus_backward")
 def _softplus_backward(t: Tape, grad: Value, x: Value, beta: Any, threshold: Any) -> Value:
-    return t.mul(grad, _sigmoid(t, t.mul(x, beta) if beta != 1 else x))
+    scaled = t.mul(x, beta) if beta != 1 else x
+    found = t.mul(grad, _sigmoid(t, scaled))
+    if threshold >= 20:
+        return found
+    far = t.step(lambda z: z > threshold, scaled, decides=True)
+    return t.exact(torch.where, far, grad, found)
 
 
 @step_of("log_sigmoid_forward")

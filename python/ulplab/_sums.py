@@ -82,24 +82,24 @@ def _product_width(t: Tape, a: Tensor, b: Tensor) -> Callable[[], Any]:
 
 
 @step_of("mm", "bmm", "matmul")
-def _mm(t: Tape, a: Value, b: Value, dtype: Any = None) -> Value:
+def matrix_product(t: Tape, a: Value, b: Value, dtype: Any = None) -> Value:
     return t.bilinear(torch.matmul, _product_width(t, a.z, b.z), a, b)
 
 
 @step_of("mv")
 def _mv(t: Tape, a: Value, b: Value) -> Value:
-    return t.exact(lambda z: z.squeeze(-1), _mm(t, a, t.exact(lambda z: z.unsqueeze(-1), b)))
+    return t.exact(lambda z: z.squeeze(-1), matrix_product(t, a, t.exact(lambda z: z.unsqueeze(-1), b)))
 
 
 @step_of("dot", "vdot")
 def _dot(t: Tape, a: Value, b: Value) -> Value:
-    rows = _mm(t, t.exact(lambda z: z.unsqueeze(0), a), t.exact(lambda z: z.unsqueeze(-1), b))
+    rows = matrix_product(t, t.exact(lambda z: z.unsqueeze(0), a), t.exact(lambda z: z.unsqueeze(-1), b))
     return t.exact(lambda z: z.reshape(()), rows)
 
 
 @step_of("addmm", "baddbmm", "addmv")
 def _addmm(t: Tape, x: Value, a: Value, b: Value, beta: Any = 1, alpha: Any = 1) -> Value:
-    product = _mv(t, a, b) if b.z.ndim == 1 else _mm(t, a, b)
+    product = _mv(t, a, b) if b.z.ndim == 1 else matrix_product(t, a, b)
     if alpha != 1:
         product = t.mul(product, alpha)
     if beta == 0:
@@ -109,7 +109,7 @@ def _addmm(t: Tape, x: Value, a: Value, b: Value, beta: Any = 1, alpha: Any = 1)
 
 @step_of("linear")
 def _linear(t: Tape, x: Value, weight: Value, bias: Value | None = None) -> Value:
-    found = _mm(t, x, t.exact(lambda z: z.T, weight))
+    found = matrix_product(t, x, t.exact(lambda z: z.T, weight))
     return found if bias is None else t.add(found, bias)
 
 
@@ -171,12 +171,6 @@ def _pool(t: Tape, x: Value, *args: Any, **words: Any) -> Value:
     return _positive(t, lambda z: call(z, *args, **words), x, count=count + 1)
 
 
-@step_of("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
-def _interpolation(t: Tape, x: Value, *args: Any, **words: Any) -> Value:
-    call = getattr(getattr(aten, t.name), "default" if not isinstance(args[-1], (list, tuple)) else "vec")
-    return _positive(t, lambda z: call(z, *args, **words), x, count=12)
-
-
 @step_of("avg_pool2d_backward", "avg_pool3d_backward")
 def _avg_pool_backward(t: Tape, grad: Value, x: Value, sizes: Any, *args: Any) -> Value:
     call = getattr(aten, t.name)
@@ -189,7 +183,7 @@ def _adaptive_backward(t: Tape, grad: Value, x: Value) -> Value:
     return _positive(t, lambda g: call(g, x.z), grad, count=5)
 
 
-@step_of("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward")
+@step_of(*(f"{kind}_backward" for kind in ("max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d", "adaptive_max_pool3d")))
 def _max_pool_backward(t: Tape, grad: Value, x: Value, *args: Any) -> Value:
     *words, indices = args
     call = getattr(aten, t.name)
@@ -208,6 +202,63 @@ def _scatter_add(t: Tape, x: Value, dim: int, index: Value, source: Value, alpha
     call = torch.scatter_add if t.name.startswith("scatter") else torch.index_add
     added = _positive(t, lambda s, at, x: call(torch.zeros_like(x), dim, at, s), source, index, t.exact(torch.zeros_like, x))
     return t.add(x, added)
+
+
+@step_of("scatter_reduce", "index_reduce")
+def _scatter_reduce(t: Tape, x: Value, dim: int, index: Value, source: Value, reduce: str, include_self: bool = True) -> Value:
+    # The rows of an index that is one number each, as index_reduce has it.
+    if t.name == "index_reduce":
+        wide = [1] * source.z.ndim
+        wide[dim] = -1
+        index = t.exact(lambda at, s: at.reshape(wide).expand_as(s), index, source)
+    kind = {"add": "sum", "max": "amax", "min": "amin", "multiply": "prod"}.get(reduce, reduce)
+
+    def call(x: Tensor, at: Tensor, source: Tensor) -> Tensor:
+        return torch.scatter_reduce(x, dim, at, source, kind, include_self=include_self)
+
+    touched = torch.zeros_like(x.z, dtype=torch.bool).scatter(dim, index.z, True)
+    count = torch.zeros_like(x.z).scatter_add(dim, index.z, torch.ones_like(source.z))
+    if kind in ("sum", "mean"):
+        kept = x if include_self else t.exact(lambda x: torch.where(touched, 0.0, x), x)
+        zeros = torch.zeros_like(x.z)
+        added = _positive(t, lambda s, at: zeros.scatter_add(dim, at, s), source, index)
+        found = t.add(kept, added)
+        # A row that nothing is added to stays as it is.
+        found = t.exact(lambda x, found: torch.where(touched, found, x), x, found)
+        return found if kind == "sum" else t.units("div", lambda z: z / (count + include_self).clamp(min=1), found)
+    if kind == "prod":
+        out: list[Value] = []
+
+        def local() -> tuple[Tensor, Tensor]:
+            z = out[0].z.abs()
+            return t.u * count * z, t.u * count.sqrt() * z
+
+        out.append(t.step(call, x, index, source, local=local))
+        return out[0]
+    x.needs_spread = source.needs_spread = True
+
+    def kinked(x: Tensor, at: Tensor, source: Tensor, off_x: Tensor, _: Tensor, off: Tensor) -> Tensor:
+        """All elements that may be the largest have an influence."""
+        found = call(x, at, source).detach()
+        near = (source.detach() - found.gather(dim, at)).abs() <= off + off.amax()
+        moved = torch.zeros_like(x).scatter_add(dim, at, near * source)
+        moved = moved + ((x.detach() - found).abs() <= off_x + off.amax()) * x
+        return found + moved - moved.detach()
+
+    return t.step(call, x, index, source, kinked=kinked)
+
+
+@step_of("logcumsumexp", "_logcumsumexp")
+def _logcumsumexp(t: Tape, x: Value, dim: int) -> Value:
+    """Kernels add one exponential after the other, and round the logarithm of each sum."""
+    out: list[Value] = []
+
+    def local() -> tuple[Tensor, Tensor]:
+        size = torch.where(out[0].z.isfinite(), out[0].z.abs(), 0.0) + 8.0
+        return t.u * size.cumsum(dim), t.u * size.square().cumsum(dim).sqrt()
+
+    out.append(t.step(lambda z: torch.logcumsumexp(z, dim), x, local=local))
+    return out[0]
 
 
 @step_of("index_put", "_index_put_impl")
@@ -231,7 +282,7 @@ def _trace(t: Tape, x: Value) -> Value:
     "col2im",
     "unfold_backward",
     *(f"{pad}_pad{dims}d_backward" for pad in ("reflection", "replication") for dims in (1, 2, 3)),
-    *(f"upsample_nearest{dims}d_backward" for dims in (1, 2, 3)),
+    *(f"{kind}{dims}d_backward" for kind in ("upsample_nearest", "_upsample_nearest_exact") for dims in (1, 2, 3)),
 )
 def _adjoint(t: Tape, grad: Value, *args: Any, **words: Any) -> Value:
     call = getattr(aten, t.name)

@@ -14,7 +14,7 @@ from . import _native
 from ._torch import Tensor, torch
 
 # A bound is this many standard deviations, as that of a named operation is.
-LAMBDA = 8.0
+LAMBDA = _native.LAMBDA
 # The deviation of a rounding that is at most 1: uniform errors.
 _UNIFORM = 3**-0.5
 # The smallest normal number of f32, and what is small enough to have terms below it.
@@ -28,6 +28,8 @@ _SAMPLE = 4096
 # Errors of steps with at most this many elements are kept.
 _KEPT = 1 << 18
 
+# Operations that give whole numbers.
+_WHOLE = ("floor", "ceil", "round", "trunc", "sign", "floor_divide")
 # Operations that give the same elements another shape.
 _SHAPES = ("view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze")
 
@@ -51,12 +53,16 @@ class Unknown(Exception):
 class Value:
     """A tensor of the tape: f64 in the place of floating-point types, else as it is."""
 
-    __slots__ = ("z", "exact", "spread", "peak", "needs_spread")
+    __slots__ = ("z", "exact", "complex", "short", "spread", "peak", "needs_spread")
 
     def __init__(self, z: Tensor, exact: bool) -> None:
         self.z = z
         #: True if all kernels have exactly these numbers.
         self.exact = exact
+        #: True if the last dimension has real and imaginary parts.
+        self.complex = False
+        #: True if all elements have few digits by construction, also in kernels; None if nobody has asked.
+        self.short: bool | None = None
         #: Standard deviation of the draws, if a step asks for it.
         self.spread: Tensor | None = None
         #: How far the farthest draw is off.
@@ -66,6 +72,11 @@ class Value:
     @property
     def floating(self) -> bool:
         return bool(self.z.is_floating_point())
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the tensor."""
+        return tuple(self.z.shape[:-1] if self.complex else self.z.shape)
 
 
 @dataclasses.dataclass(slots=True)
@@ -155,12 +166,20 @@ class Tape:
         self.u = u
         self.steps: list[Step] = []
         self._makers: dict[int, Step] = {}
+        #: Indices, by the identity of their value: the scores that they are chosen by, and the dimension.
+        self.choices: dict[int, tuple[Value, int | None]] = {}
         #: What the function was doing when the next step is added.
         self.name = self.line = ""
         #: Unit roundoff of the type in which kernels have a number that the function states.
         self.scalar = u
+        #: True if kernels may compute again what a forward pass has not stored.
+        self.again_from_sums = False
         #: The type that every step's result is rounded to; None if steps are rounded as kernels compute.
         self.narrow: Any = None
+
+    def maker(self, value: Value) -> Step | None:
+        """The step that makes a value; None for one that the function is given."""
+        return self._makers.get(id(value))
 
     # Steps.
 
@@ -231,9 +250,24 @@ class Tape:
             worst = self.u * (out[0].z.abs() + off)
             return worst, worst * _UNIFORM
 
-        nothing = not isinstance(y, Value) and y == 0
+        nothing = (not isinstance(y, Value) and y == 0) or self.short(x, y)
         out.append(self.step(torch.add, x, y, local=None if nothing else local))
         return out[0]
+
+    def short(self, *args: Any) -> bool:
+        """True if all are sixteenths by construction, so small that kernels' sums and products are exact: numbers of places, masks."""
+        most = 2.0**-16 / max(self.u, torch.finfo(self.narrow).eps / 2 if self.narrow else 0.0, 2.0**-53)
+        return all(self._short(one, most) if isinstance(one, Value) else (16 * one) % 1 == 0 and abs(one) < most for one in args)
+
+    def _short(self, value: Value, most: float) -> bool:
+        if value.short is None:
+            step = self.maker(value)
+            made = value.exact or not value.floating
+            if not made and step is not None and step.local is None:
+                made = step.name in _WHOLE or all(self._short(one, most) for one in values(step.args))
+            z = value.z
+            value.short = made and (not value.floating or bool(((16 * z == (16 * z).round()) & (z.abs() < most)).all()))
+        return value.short
 
     def neg(self, a: Any) -> Any:
         return self.exact(torch.neg, a) if isinstance(a, Value) else -a
@@ -245,11 +279,13 @@ class Tape:
         x, y = (a, b) if isinstance(a, Value) else (b, a)
         if not isinstance(y, Value) and abs(y) > 0 and math.frexp(float(y))[0] in (0.5, -0.5):
             return self.exact(torch.mul, x, y)
+        if self.short(x, y):
+            return self.exact(torch.mul, x, y)
         return self.units("mul", torch.mul, x, y, extra=self.constant(y), **self.both(x, y, torch.mul))
 
     def both(self, a: Any, b: Any, product: Callable[..., Any]) -> dict[str, Any]:
         """The bound of the product of the errors of two factors, if both have errors."""
-        if not (isinstance(a, Value) and isinstance(b, Value)) or a.exact or b.exact:
+        if not (isinstance(a, Value) and isinstance(b, Value)) or any(one.exact or not one.floating for one in (a, b)):
             return {}
         a.needs_spread = b.needs_spread = True
         return {"second": lambda: product(self.off(a), self.off(b)).abs().nan_to_num(0.0, 0.0, 0.0)}
@@ -266,11 +302,21 @@ class Tape:
 
     def fn(self, name: str, a: Value) -> Value:
         """A function of one argument: exp, log, tanh, sqrt, …"""
-        function = getattr(torch, name)
+        function = getattr(torch.special, name.removeprefix("special_")) if name.startswith("special_") else getattr(torch, name)
         if name not in ("sqrt", "rsqrt", "log", "log2", "log10"):
             return self.units(name, function, a)
-        # Sums of squares and of exponentials are not negative in any kernel.
-        return self.units(name, lambda x: function(torch.where((x < 0) & (a.z >= 0), -x, x)), a)
+        zero = a.z == 0 if name.startswith("log") else None
+
+        def call(x: Tensor) -> Tensor:
+            # Sums of squares and of exponentials are not negative in any kernel.
+            x = torch.where((x < 0) & (a.z >= 0), -x, x)
+            if zero is None:
+                return function(x)
+            # A logarithm of 0 has no error that its infinite derivative would multiply.
+            none = zero & (x == 0)
+            return torch.where(none, -math.inf, function(torch.where(none, 1.0, x)))
+
+        return self.units(name, call, a)
 
     def cast(self, a: Value, dtype: Any) -> Value:
         """A conversion to a type that may round."""
@@ -291,15 +337,15 @@ class Tape:
 
     def unstored(self, value: Value, dtype: Any) -> Value:
         """An output before it is converted to its type, which is a rounding of the output's own."""
-        step = self._makers.get(id(value))
+        step = self.maker(value)
         return step.args[0] if step is not None and step.cast == dtype and isinstance(step.args[0], Value) else value
 
     def again(self, value: Value) -> Value:
         """The value as a kernel would have it that computes it a second time, by another formula: its last rounding is another one."""
-        step, at = self._makers.get(id(value)), value
+        step, at = self.maker(value), value
         while step is not None and step.local is None and step.name in _SHAPES and isinstance(step.args[0], Value):
             at = step.args[0]
-            step = self._makers.get(id(at))
+            step = self.maker(at)
         if step is None or step.local is None or at is not step.outs[0]:
             return value
         made, shape = step, value.z.shape
@@ -309,7 +355,7 @@ class Tape:
 
     def sum(self, x: Value, dims: Iterable[int] | None = None, keepdim: bool = False) -> Value:
         """A sum over dimensions, in any order."""
-        at = sorted({dim % max(x.z.ndim, 1) for dim in dims}) if dims else list(range(x.z.ndim))
+        at = list(range(x.z.ndim)) if dims is None else sorted({dim % max(x.z.ndim, 1) for dim in dims})
         if not at:
             return x
         count = math.prod(x.z.shape[dim] for dim in at)
