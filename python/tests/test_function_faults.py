@@ -32,6 +32,7 @@ def without_last(x):
 FAULTS = {
     "a missing term of addmm": lambda: reference(X, W, 0 * B),
     "the last term of addmm": lambda: reference(without_last(X), W, B),
+    "a missing divisor of div": lambda: F.gelu(F.linear(X, W, B)).softmax(-1),
     "bf16 after addmm": lambda: F.gelu(F.linear(X, W, B).bfloat16().float() / 16).softmax(-1),
     "a neighbouring row": lambda: reference(X, W, B).roll(1, 0),
     "a gain of 0.5": lambda: 0.5 * reference(X, W, B),
@@ -42,6 +43,25 @@ FAULTS = {
 def test_faults_are_named(fault):
     message = said(FAULTS[fault]())
     assert re.search(rf"looks like {re.escape(fault)}.*; then [0-3] elements are outside", message), message
+
+
+def test_faults_of_numbers_and_of_sums_over_rows_are_named():
+    message = said((X * 0.7).sum(0), lambda x: (x * 0.7 + 1).sum(0), (X,))
+    assert "looks like a missing term of add (test_function_faults.py:" in message
+    message = said((X[:-1] * 0.7).sum(0), lambda x: (x * 0.7).sum(0), (X,))
+    assert "looks like the last term of sum (test_function_faults.py:" in message
+    # A fault whose numbers are larger than the right ones is compared by the roundings of its own.
+    narrow = X.bfloat16()
+    message = said((16 * X.bfloat16().float().sin()).bfloat16(), torch.sin, (narrow,))
+    assert "looks like a gain of 16; then 0 elements" in message
+
+
+def test_a_word_explains_only_what_it_lets_pass():
+    narrow = [x.bfloat16() for x in (X, W)]
+    right = F.linear(X.bfloat16().float(), W.bfloat16().float())
+    gain = torch.tensor([1.0] * 8 + [1.05] * 16 + [2.0] * 8)[:, None]
+    message = said((gain * right).bfloat16(), F.linear, narrow)
+    assert "accumulate = bf16" not in message
 
 
 def test_small_faults_fail():
@@ -65,7 +85,7 @@ def test_messages_name_the_steps_that_weigh_most():
 def test_words_that_explain_are_named():
     narrow = [x.bfloat16() for x in (X, W, B)]
     message = said(reference(*narrow), inputs=narrow)
-    assert "looks like rounds = as_written, whose bound is wider; then 0 elements are outside" in message
+    assert "with rounds = as_written, whose bound is wider, 0 elements are outside" in message
     ulplab.assert_close(reference(*narrow), op=reference, inputs=narrow, rounds="as_written")
 
 

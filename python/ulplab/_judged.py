@@ -12,12 +12,14 @@ from ._close import check_type, unit, warn_of_little
 from ._functions import ROUNDS, Bound, bounds_of, stored_bound
 from ._graph_faults import likeness
 from ._tape import LAMBDA, place
-from ._torch import torch
+from ._torch import Tensor, torch
 
 # Numbers of elements that get a bound of their own first: those that are worst by error ÷ deviation, and by error.
 _FIRST = (12, 4)
 # Largest number of elements that get a bound of their own.
 _MOST = 64
+# Roundings that a kernel may be from what a fault gives.
+_AROUND = 16
 # Types that kernels may add in, by their names in `accumulate`.
 _SHORT = {"bfloat16": "bf16", "float16": "f16"}
 
@@ -202,23 +204,27 @@ def _explained(found: _Found, output: str, bounds: dict[str, Bound], again: Call
     lines = []
     ratio = found.ratios()
     worst = int(numpy.argmax(numpy.where(numpy.isfinite(ratio), ratio, -1.0)))
-    terms = bounds[output].of(worst).terms[:3]
+    terms = [term for term in bounds[output].of(worst).terms[:3] if term[2] >= 0.005]
     if terms:
         shares = ", ".join(f"{share:.0%} {place(name, line)}" for name, line, share in terms)
         lines.append(f"  most of what is allowed there: {shares}")
-    outside = int((ratio > 1).sum())
+    outside, words = int((ratio > 1).sum()), []
     narrow = found.dtype in ("bfloat16", "float16")
     tries = [("rounds", word) for word in ROUNDS[ROUNDS.index(rounds) + 1 :]]
     tries += [("accumulate", found.dtype)] if narrow and u < 2.0**-12 else []
     for word, value in tries:
         other = (again(u, value) if word == "rounds" else again(unit(_SHORT[value]), rounds))[output]
         left = int((_Found(found.got.reshape(other.value.shape), other, found.dtype).ratios() > 1).sum())
-        if left < outside / 2:
-            lines.append(f"  looks like {word} = {_SHORT.get(value, value)}, whose bound is wider; then {left:,} elements are outside")
+        if left == 0:
+            words.append((f"{word} = {_SHORT.get(value, value)}", left, True))
             break
     tape = bounds[output]._tape
-    screen = torch.as_tensor(found.allowed.reshape(bounds[output].value.shape))
-    got = torch.as_tensor(found.got.reshape(bounds[output].value.shape))
-    for what, left in likeness(tape, bounds[output]._value, got, screen, outside):
-        lines.append(f"  looks like {what}; then {left:,} elements are outside")
-    return lines
+    shape = bounds[output].value.shape
+    screen = found.allowed.reshape(shape)
+
+    def allowed(wrong: Tensor) -> Tensor:
+        return torch.as_tensor(numpy.maximum(screen, stored_bound(wrong, _AROUND * u * wrong.abs(), found.dtype).reshape(shape)))
+
+    got = torch.as_tensor(found.got.reshape(shape))
+    like = [(what, left, False) for what, left in likeness(tape, bounds[output]._value, got, allowed, outside)]
+    return lines + [f"  {line}" for line in _errors.like({"like": like + words})]
