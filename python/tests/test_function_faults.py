@@ -64,6 +64,14 @@ def test_a_word_explains_only_what_it_lets_pass():
     assert "accumulate = bf16" not in message
 
 
+def test_a_fault_without_an_effect_explains_nothing():
+    def small(x):
+        return x * 0.7 + 1e-12
+
+    right = X * 0.7
+    assert "looks like" not in said(torch.where(torch.arange(256) == 5, right * (1 + 2.0**-20), right), small, (X,))
+
+
 def test_small_faults_fail():
     right = reference(X, W, B)
     for got in (

@@ -75,13 +75,13 @@ def results(tape: Tape, value: Value) -> Iterator[tuple[str, Tensor]]:
                 continue
 
 
-def likeness(tape: Tape, value: Value, got: Tensor, allowed: Callable[[Tensor], Tensor], outside: int) -> list[tuple[str, int]]:
+def likeness(tape: Tape, value: Value, got: Tensor, allowed: Callable[[Tensor], Tensor]) -> list[tuple[str, int]]:
     """The faults that explain most of what is outside: in words, with the number of elements that stay outside.
 
     ``allowed`` returns how far a kernel may be from what a fault gives, whose numbers may be larger than the right ones.
     """
     found: list[tuple[str, int]] = []
-    left = _MOST
+    left, outside = _MOST, _outside(got, value.z.cpu(), allowed)
     if value.z.is_floating_point() and value.z.ndim:
         want = value.z.cpu()
         for by in (1, -1):
@@ -95,7 +95,7 @@ def likeness(tape: Tape, value: Value, got: Tensor, allowed: Callable[[Tensor], 
         if left < 0:
             break
         found.append((what, _outside(got, wrong.cpu(), allowed)))
-    best = sorted((one for one in found if 10 * one[1] <= outside), key=lambda one: one[1])
+    best = sorted((one for one in found if 10 * one[1] <= outside and one[1] < outside), key=lambda one: one[1])
     seen: dict[str, int] = {}
     for what, count in best:
         seen.setdefault(what, count)

@@ -208,7 +208,7 @@ def _explained(found: _Found, output: str, bounds: dict[str, Bound], again: Call
     if terms:
         shares = ", ".join(f"{share:.0%} {place(name, line)}" for name, line, share in terms)
         lines.append(f"  most of what is allowed there: {shares}")
-    outside, words = int((ratio > 1).sum()), []
+    words = []
     narrow = found.dtype in ("bfloat16", "float16")
     tries = [("rounds", word) for word in ROUNDS[ROUNDS.index(rounds) + 1 :]]
     tries += [("accumulate", found.dtype)] if narrow and u < 2.0**-12 else []
@@ -226,5 +226,5 @@ def _explained(found: _Found, output: str, bounds: dict[str, Bound], again: Call
         return torch.as_tensor(numpy.maximum(screen, stored_bound(wrong, _AROUND * u * wrong.abs(), found.dtype).reshape(shape)))
 
     got = torch.as_tensor(found.got.reshape(shape))
-    like = [(what, left, False) for what, left in likeness(tape, bounds[output]._value, got, allowed, outside)]
+    like = [(what, left, False) for what, left in likeness(tape, bounds[output]._value, got, allowed)]
     return lines + [f"  {line}" for line in _errors.like({"like": like + words})]
