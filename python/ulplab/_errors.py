@@ -63,7 +63,7 @@ def outside(name: str, got: _native.Array, found: dict[str, Any], bound: str) ->
     if value == want:
         worst += ": the sign of zero is the other one"
     elif not math.isfinite(allowed):
-        worst += "; there is no bound, as the inputs are not finite there"
+        worst += "; there is no bound, as what is wanted, or its error, is not finite there"
     elif math.isfinite(value - want):
         worst += f", off by {abs(value - want):.4g} where {allowed:.4g} is allowed"
         worst += f", {ratio:.3g} times as much" if math.isfinite(ratio) else ""

@@ -146,6 +146,7 @@ def bounds_of(
             result = function(**given) if isinstance(inputs, dict) else function(*given.values())
             outputs = named(result)
             if grads:
+                shadows.backwards = True
                 outputs |= dict(zip(grads, _gradients(result, [given[at] for at in grads.values()], grad_output)))
     finally:
         shadows.restore()

@@ -377,9 +377,10 @@ def _nll_loss_backward(t: Tape, grad: Value, x: Value, target: Value, weight: Va
 
 @step_of("binary_cross_entropy_with_logits")
 def _bce_logits(t: Tape, x: Value, target: Value, weight: Value | None = None, pos_weight: Value | None = None, reduction: int = 1) -> Value:
+    low = softplus(t, t.neg(x))
     if pos_weight is not None:
-        raise Unknown("binary_cross_entropy_with_logits with pos_weight")
-    loss = t.add(t.mul(t.sub(1.0, target), x), softplus(t, t.neg(x)))
+        low = t.mul(low, t.add(t.mul(t.sub(pos_weight, 1.0), target), 1.0))
+    loss = t.add(t.mul(t.sub(1.0, target), x), low)
     return _reduced(t, loss if weight is None else t.mul(loss, weight), reduction)
 
 

@@ -19,6 +19,8 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _DROPPED = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking", "copy")
 # Operations that write running statistics, their fourth and fifth argument.
 _STATISTICS = ("native_batch_norm", "cudnn_batch_norm")
+# Operations that compute numbers from the sizes and steps that they are given; those of arange may be whole.
+_COMPUTED = "arange range linspace logspace bartlett_window blackman_window hamming_window hann_window kaiser_window".split()
 # Operations that give memory without numbers.
 _EMPTY = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
 # Methods of tensors that hand numbers to others.
@@ -59,14 +61,16 @@ def _numbers(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and bool(x.is_floating_point() or x.is_complex())
 
 
-def _similar(x: Any, y: Any) -> bool:
+def _similar(x: Any, y: Any, size: float) -> bool:
     """False if two results are not the same numbers, however rounded. Indices may be given in another form."""
     if not _numbers(x) or not _numbers(y):
         return _numbers(x) == _numbers(y)
-    if x.dtype != y.dtype or x.shape != y.shape:
-        return False
-    off = (x - y).nan_to_num(0.0, 0.0, 0.0).abs().double().square().sum()
-    return bool(off <= 0.01 * x.nan_to_num(0.0, 0.0, 0.0).abs().double().square().sum())
+    return x.dtype == y.dtype and x.shape == y.shape and _size(x - y) <= 0.1 * _size(x) + 1e-4 * size
+
+
+def _size(x: Tensor) -> float:
+    """The root of the sum of squares of what is finite."""
+    return float(x.nan_to_num(0.0, 0.0, 0.0).abs().double().square().sum().sqrt())
 
 
 def _real_type(dtype: Any) -> Any:
@@ -116,6 +120,8 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         #: Memory that the function did not make, and what was in it before the function wrote to it.
         self.outer: dict[int, tuple[Any, Any]] = {}
         self._made: set[int] = set()
+        #: True while derivatives are computed.
+        self.backwards = False
         #: Operations that are run as others now.
         self.within: list[Any] = []
         #: True if the function has memory that it may not have written.
@@ -225,7 +231,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         name = func._schema.name.partition("::")[2]
         name = name[:-1] if name.endswith("_") else name
-        self.tape.name, self.tape.line = name, _line()
+        self.tape.name, self.tape.line = name, "in the backward pass" if self.backwards else _line()
         if func.namespace == "prims" or func.namespace == "aten" and (_unknown(name) or name == "to"):
             with self:
                 # In inference mode, operations that consist of others arrive whole.
@@ -243,7 +249,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
                 given = self.given(func, args, kwargs)
         except Unknown as unknown:
             why = self.reason(name, unknown)
-        self.remember([*_written(func._schema, args, kwargs), *(args[3:5] if name in _STATISTICS else [])])
+        self.remember([*_written(func._schema, args, kwargs), *_statistics(name, args)])
         result = func(*args, **kwargs)
         if not func.is_view and not func._schema.is_mutable:
             self._made |= {x.untyped_storage()._cdata for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)}
@@ -295,7 +301,8 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
                 shown = len(own) - PRIVATE.get(name, 0)
                 self.lose(given[shown:], f"aten.{name}: a result for torch's own use")
                 own, given = own[:shown], given[:shown]
-                if len(own) != len(given) or not all(map(_similar, own, given)):
+                size = max((_size(x) for x in pytree.tree_leaves((args, kwargs)) if _numbers(x)), default=0.0)
+                if len(own) != len(given) or not all(_similar(x, y, size) for x, y in zip(own, given)):
                     return NotImplemented
         return found
 
@@ -353,9 +360,8 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         owned = {y.untyped_storage()._cdata for y in pytree.tree_leaves(args) if isinstance(y, torch.Tensor)}
         # What is written in place is the result of the operation without it; running statistics are written besides.
         besides = f"{place(f'aten.{name}', self.tape.line)}: memory that an operation has changed besides its results"
-        if name in _STATISTICS:
-            # Written, though the operation does not declare it.
-            self.lose(args[3:5], besides)
+        # Written, though the operation does not declare it.
+        self.lose(_statistics(name, args), besides)
         places = {x.untyped_storage()._cdata for x in written}
         if any(x.untyped_storage()._cdata not in places for x in results):
             self.lose(written, besides)
@@ -420,6 +426,8 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         if empty or not list(_taped(given)):
             # A factory: zeros, arange, a number, or memory with no numbers yet.
             self.empty |= empty
+            if name in _COMPUTED and _numbers(results[0]):
+                return [self.computed(func, kwargs, given, results[0])]
             return [self.leaf(torch.full_like(x, math.nan) if empty and _numbers(x) else x) for x in (written or results)]
         if name == "_to_copy":
             (value,) = args
@@ -456,6 +464,14 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
             raise Unknown("ulplab does not know its steps")
         return self.moved(func, name, args, kwargs)
 
+    def computed(self, func: Any, kwargs: Any, given: Any, x: Tensor) -> Value:
+        """Numbers that a factory computes, each from its place: in f64, and off by some roundings of the largest."""
+        value = self.tape.leaf(func(*given[0], **{**kwargs, "dtype": torch.float64}))
+        if self.tape.short(value):
+            return value
+        worst = torch.full_like(value.z, 8 * self.tape.u * float(value.z.abs().amax()) if value.z.numel() else 0.0)
+        return self.tape.step(torch.clone, value, local=lambda: (worst, worst * 3**-0.5))
+
     def moved(self, func: Any, name: str, args: Any, kwargs: Any) -> list[Value | None]:
         """An operation that moves, selects or compares, on the values themselves."""
         # A copy may have other strides than the tensor itself.
@@ -482,6 +498,11 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
 
 def _taped(given: Any) -> Any:
     return (one for one in pytree.tree_leaves(given) if isinstance(one, Value))
+
+
+def _statistics(name: str, args: Any) -> Any:
+    """The running statistics that an operation writes."""
+    return args[3:5] if name in _STATISTICS and args[5] else ()
 
 
 def _written(schema: Any, args: Any, kwargs: Any) -> list[Tensor]:

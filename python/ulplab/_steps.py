@@ -399,6 +399,11 @@ def _shrink(t: Tape, x: Value, size: Any = 0.5) -> Value:
     return t.add(x, t.neg(between(t, x, -size, size)))
 
 
+@step_of("softshrink_backward", "hardshrink_backward")
+def _shrink_backward(t: Tape, grad: Value, x: Value, size: Any = 0.5) -> Value:
+    return t.exact(torch.mul, grad, t.step(lambda x: (x.abs() > size).double(), x, decides=True))
+
+
 @step_of("hardsigmoid_backward")
 def _hardsigmoid_backward(t: Tape, grad: Value, x: Value) -> Value:
     keep = t.step(lambda x: ((x > -3) & (x < 3)).double(), x, decides=True)
