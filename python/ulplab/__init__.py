@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ._functions import Bound, bound_of
     from ._inputs import snapshot
     from ._invariant import assert_invariant
+    from ._local import bounds
     from ._quantized import Quantized, assert_quantized, dequantize, parity, quantize
     from ._recorder import Recording, record
     from ._records import reproduce
@@ -46,6 +47,7 @@ _MODULES = {
     "_functions": ["Bound", "bound_of"],
     "_inputs": ["snapshot"],
     "_invariant": ["assert_invariant"],
+    "_local": ["bounds"],
     "_quantized": ["Quantized", "assert_quantized", "dequantize", "parity", "quantize"],
     "_recorder": ["Recording", "record"],
     "_records": ["reproduce"],
@@ -72,6 +74,7 @@ __all__ = [
     "assert_quantized",
     "audit",
     "bound_of",
+    "bounds",
     "calibrate",
     "dequantize",
     "parity",

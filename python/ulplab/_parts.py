@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, Callable, TypeVar
 
-from ._torch import Tensor, modes_off, torch
+from ._torch import Tensor, autograd_on, modes_off, torch
 
 _PARTS: dict[str, Callable[..., Any]] = {}
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -69,11 +69,7 @@ def _part(*names: str) -> Callable[[_Function], _Function]:
 
 def _pulled_back(call: Callable[..., Tensor], grad: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
     """The gradients of a function of these inputs, by the derivatives of its parts."""
-    keys = torch._C._dispatch_tls_local_exclude_set()
-    # Operations are seen below autograd, which is off there.
-    for key in (torch._C.DispatchKey.AutogradFunctionality, torch._C.DispatchKey.ADInplaceOrView):
-        keys = keys.remove(key)
-    with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), keys), torch.enable_grad():
+    with autograd_on():
         leaves = [x.detach().requires_grad_() for x in inputs]
         found: tuple[Tensor, ...] = torch.autograd.grad(call(*leaves), leaves, grad, allow_unused=True, materialize_grads=True)
     return found

@@ -231,7 +231,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         name = func._schema.name.partition("::")[2]
         name = name[:-1] if name.endswith("_") else name
-        self.tape.name, self.tape.line = name, "in the backward pass" if self.backwards else _line()
+        self.tape.name, self.tape.line = name, "in the backward pass" if self.backwards else line_of_user()
         if func.namespace == "prims" or func.namespace == "aten" and (_unknown(name) or name == "to"):
             with self:
                 # In inference mode, operations that consist of others arrive whole.
@@ -515,7 +515,7 @@ def _written(schema: Any, args: Any, kwargs: Any) -> list[Tensor]:
     return found
 
 
-def _line() -> str:
+def line_of_user() -> str:
     """The user's line that runs: the innermost frame that is neither torch's nor this module's."""
     frame = sys._getframe(2)
     while frame is not None:
