@@ -68,13 +68,13 @@ class Bound:
             # Independent of the mode that the caller is in.
             with torch.inference_mode(False), torch.enable_grad():
                 if self._derived is None:
-                    self._derived = self._tape.derive()
+                    self._derived = self._tape.derive(self._value)
                 self._known[element] = self._sensitivity(element)
         return self._known[element]
 
     def _sensitivity(self, element: int) -> _Sensitivity:
-        of, rounds = self._derived
-        out = of(self._value).reshape(-1)[element]
+        made, rounds = self._derived
+        out = made.reshape(-1)[element]
         if not rounds or not out.requires_grad:
             return _Sensitivity(0.0, [])
         gradients = torch.autograd.grad(out, [z for _, z in rounds], retain_graph=True, allow_unused=True)
@@ -190,25 +190,30 @@ def _plain_operations() -> Iterator[None]:
 
 def _decide(tape: Tape, found: dict[str, Bound], branches: list[tuple[Value, bool, str]]) -> None:
     """Marks elements that depend on decisions which flip within their errors, and keeps what they may be instead."""
+    flipping = {id(value): seeds for value, seeds in _flipping(tape, [value for value, _, _ in branches])}
     for value, same, line in branches:
-        if not same or any(bool((tape.draw(seed, scale=_FAR)(value) != value.z).any()) for seed in range(_DRAWS)):
+        if not same or id(value) in flipping:
             for bound in found.values():
                 bound.unknown.append(f"{line}: a branch of the function flips within its errors")
-    chosen = [out for step in tape.steps if step.decides for out in step.outs if not out.floating or len(step.outs) == 1]
-    if not chosen:
-        return
-    for seed in range(_DRAWS):
-        own = tape.draw(seed, scale=_FAR)
-        if not any(bool((own(out) != out.z).any()) for out in chosen):
-            continue
-        fixed = tape.draw(seed, scale=_FAR, fixed=True)
+    judged = [bound._value for bound in found.values()]
+    chosen = [out for _, step, _ in tape.plan(judged) if step.decides for out in step.outs if not out.floating or len(step.outs) == 1]
+    seeds = sorted({seed for _, some in _flipping(tape, chosen) for seed in some})
+    runs = (tape.draws(seeds, judged, _FAR, fixed) for fixed in (False, True))
+    for (value, _, own), (_, _, fixed) in zip(*runs):
+        other = (own - fixed) if value.floating else (own != value.z).double()
         for bound in found.values():
-            value = bound._value
-            other = (own(value) - fixed(value)) if value.floating else (own(value) != value.z).double()
-            moved = other.cpu().numpy()
-            if (moved != 0).any():
-                bound._alternatives.append(moved)
-                bound.undetermined |= numpy.nan_to_num(numpy.abs(moved), nan=math.inf) > LAMBDA * bound.sigma
+            for moved in other.cpu().numpy() if bound._value is value else ():
+                if (moved != 0).any():
+                    bound._alternatives.append(moved)
+                    bound.undetermined |= numpy.nan_to_num(numpy.abs(moved), nan=math.inf) > LAMBDA * bound.sigma
+
+
+def _flipping(tape: Tape, values: list[Value]) -> Iterator[tuple[Value, list[int]]]:
+    """Values that some draws change, and the seeds of these."""
+    for value, seeds, drawn in tape.draws(range(_DRAWS), values, _FAR):
+        changed = (drawn != value.z).reshape(len(seeds), -1).any(1).tolist()
+        if any(changed):
+            yield value, [seed for seed, one in zip(seeds, changed) if one]
 
 
 def _marked(grads: dict[str, Any], args: Any, kwargs: Any) -> dict[int, Any]:

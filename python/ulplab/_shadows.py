@@ -101,7 +101,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
                 raise Unknown(f"memory of {store.keep.dtype} that is read as {x.dtype}")
             flat = self.flat(store)
             offset, shape, stride = key
-            store.views[key] = self.tape.exact(lambda z: z.as_strided(shape, stride, offset), flat)
+            store.views[key] = self.tape.exact(lambda z: z.as_strided(shape, stride, z.storage_offset() + offset), flat)
         return store.views[key]
 
     def flat(self, store: _Store) -> Value:
@@ -144,7 +144,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         else:
             flat = self.flat(store)
         key = (0, tuple(flat.z.shape), (1,))
-        found = self.tape.exact(lambda old, new: old.as_strided_scatter(new, shape, stride, offset), flat, value)
+        found = self.tape.exact(lambda old, new: old.clone().as_strided_scatter(new, shape, stride, offset), flat, value)
         self.stores[x.untyped_storage()._cdata] = new = _Store(x, key, found)
         new.views[_key(x)] = value
 

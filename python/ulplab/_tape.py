@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Callable, Iterable, Iterator
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
 from . import _native
 from ._torch import Tensor, torch
@@ -25,8 +25,15 @@ _DISTINCT = 8
 # Size of the sample from which the number of distinct numbers is estimated.
 _SAMPLE = 4096
 
-# Errors of steps with at most this many elements are kept.
-_KEPT = 1 << 18
+# Errors of steps are kept within so many bytes, and draws run at the same time whose values take so many.
+_ROOM = 1 << 28
+# So many random numbers are made at a time on a thread of a CPU, within its cache.
+_PIECE = 1 << 15
+# Calls that give the same for each of several draws as for one.
+_ELEMENTWISE = {
+    getattr(torch, name)
+    for name in "add sub mul div neg clone square maximum minimum abs exp exp2 expm1 log1p sin cos tanh erf erfc reciprocal atan".split()
+}
 
 # Operations that give the same elements another shape.
 _SHAPES = ("view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze")
@@ -77,6 +84,8 @@ class Step:
     line: str
     call: Callable[..., Any]
     args: tuple[Any, ...]
+    #: All values among the arguments.
+    inputs: tuple[Value, ...]
     outs: tuple[Value, ...]
     #: Largest rounding error of each element of the first output, and the standard deviation; None if the step rounds nothing.
     local: Callable[[], tuple[Tensor, Tensor]] | None = None
@@ -84,8 +93,10 @@ class Step:
     kinked: Callable[..., Any] | None = None
     #: True if outputs are chosen by comparing numbers that have errors.
     decides: bool = False
-    #: True if the errors take as long as the step, and are kept.
+    #: True if the errors take as long as the step.
     costly: bool = False
+    #: True if the errors are kept, once they are computed.
+    keeps: bool = False
     #: The type that the step converts to.
     cast: Any = None
     #: The type that the result is rounded to besides.
@@ -113,11 +124,11 @@ class Step:
             # Kernels may flush numbers below the smallest normal one to 0.
             small = (self.outs[0].z != 0) & (self.outs[0].z.abs() < _SMALL)
             flushed = torch.where(small, _FLUSHED, 0.0)
-            worst, deviation = (torch.where(finite, one + flushed, 0.0).nan_to_num(0.0, 0.0, 0.0) for one in (worst, deviation))
+            worst, deviation = ((one + flushed).masked_fill_(~finite, 0.0).nan_to_num_(0.0, 0.0, 0.0) for one in (worst, deviation))
             if self.narrow is not None:
                 half = torch.where(finite, half_spacing(self.outs[0].z, self.narrow), 0.0)
                 worst, deviation = worst + half, torch.hypot(deviation, half * _UNIFORM)
-        if self.costly or worst.numel() <= _KEPT:
+        if self.keeps:
             self._kept = worst, deviation
         return worst, deviation
 
@@ -155,6 +166,8 @@ class Tape:
         self.u = u
         self.steps: list[Step] = []
         self._makers: dict[int, Step] = {}
+        #: Bytes that are left for errors of steps that are kept.
+        self._room = _ROOM
         #: What the function was doing when the next step is added.
         self.name = self.line = ""
         #: Unit roundoff of the type in which kernels have a number that the function states.
@@ -179,13 +192,16 @@ class Tape:
         with torch.no_grad():
             result = call(*given)
         several = isinstance(result, (tuple, list))
-        exact = all(value.exact for value in values(args)) and more.get("local") is None
+        inputs = tuple(values(args))
+        exact = all(value.exact for value in inputs) and more.get("local") is None
         if more.get("decides") and exact:
             more["decides"] = False
         outs = tuple(Value(one, exact) for one in (result if several else (result,)))
-        if not exact or any(True for _ in values(args)):
+        if inputs or not exact:
             more.setdefault("narrow", self.narrow if more.get("local") is not None else None)
-            made = Step(self.name, self.line, call, args, outs, **more)
+            self._room -= 16 * outs[0].z.numel() if more.get("local") is not None else 0
+            more["keeps"] = self._room >= 0 or more.get("costly", False)
+            made = Step(self.name, self.line, call, args, inputs, outs, **more)
             self.steps.append(made)
             self._makers.update((id(out), made) for out in outs)
         return outs
@@ -375,71 +391,158 @@ class Tape:
             return torch.zeros_like(value.z)
         return (LAMBDA * value.spread).nan_to_num(0.0, 0.0, 0.0)
 
-    def draw(self, seed: int, scale: float = 1.0, fixed: bool = False) -> Callable[[Value], Tensor]:
-        """Runs the steps with random roundings, ``scale`` times as large; with ``fixed``, decisions are those of the exact run."""
-        found: dict[int, Tensor] = {}
+    def plan(self, wanted: Iterable[Value], exact: bool = False) -> list[tuple[int, Step, list[int]]]:
+        """The steps that values follow from, in order: their numbers, and which values no later step of them needs. Steps whose outputs
+        are exact are among them if ``exact`` says so."""
+        needed = {id(value) for value in wanted}
+        used: set[int] = set()
+        found = []
+        for number in range(len(self.steps) - 1, -1, -1):
+            step = self.steps[number]
+            if (not exact and all(out.exact for out in step.outs)) or not any(id(out) in needed for out in step.outs):
+                continue
+            here = {id(value) for value in step.inputs}
+            unused = {id(out) for out in step.outs} - used
+            found.append((number, step, [*(here - used), *unused]))
+            needed |= here
+            used |= here
+        return found[::-1]
 
-        def of(value: Value) -> Tensor:
-            return found.get(id(value), value.z)
+    def replay(
+        self, make: Callable[[int, Step, dict[int, Any]], Iterable[Any]], wanted: Iterable[Value], exact: bool = False
+    ) -> Iterator[tuple[Value, Any]]:
+        """Runs the steps again that values follow from, and yields each of them when it is made. ``make`` returns the outputs of one step,
+        from the values that others have made, by identity."""
+        wanted = list(wanted)
+        asked = {id(value) for value in wanted}
+        found: dict[int, Any] = {}
+        for number, step, done in self.plan(wanted, exact):
+            for out, one in zip(step.outs, make(number, step, found)):
+                found[id(out)] = one
+                if id(out) in asked:
+                    yield out, one
+            for gone in done:
+                found.pop(gone, None)
 
-        with torch.no_grad():
-            for number, step in enumerate(self.steps):
-                if all(out.exact for out in step.outs):
-                    continue
-                result = step.call(*walk(step.args, of))
-                outs = list(result) if isinstance(result, (tuple, list)) else [result]
-                if step.local is not None:
-                    worst, deviation = step.errors()
-                    noise = deviation * _noise(outs[0], number, seed, same=not (step.costly and seed % 2))
-                    outs[0] = outs[0] + scale * torch.minimum(torch.maximum(noise, -worst), worst)
-                if fixed and step.decides:
-                    # Numbers next to chosen indices stay those of this draw.
-                    outs = [one if out.floating and len(outs) > 1 else out.z for one, out in zip(outs, step.outs)]
-                for one, out in zip(outs, step.outs):
-                    found[id(out)] = one
-        return of
+    def draws(self, seeds: Iterable[int], wanted: Iterable[Value], scale: float = 1.0, fixed: bool = False) -> Iterator[tuple[Value, list[int], Tensor]]:
+        """Runs the steps with random roundings, ``scale`` times as large, for some seeds at a time. Yields each value that has errors with
+        the seeds and what they give, stacked. With ``fixed``, decisions are those of the exact run."""
+        wanted, left = list(wanted), list(seeds)
+        live = most = 0
+        sizes: dict[int, int] = {}
+        for _, step, done in self.plan(wanted):
+            sizes.update((id(out), out.z.numel()) for out in step.outs)
+            live += sum(out.z.numel() for out in step.outs)
+            most = max(most, live)
+            live -= sum(sizes.get(one, 0) for one in done)
+        size = max(1, _ROOM // max(8 * most, 1))
+        while left:
+            some, left = left[:size], left[size:]
+            for value, drawn in self.replay(self._drawing(some, scale, fixed), wanted):
+                yield value, some, drawn.whole()
+
+    def _drawing(self, seeds: list[int], scale: float, fixed: bool) -> Callable[[int, Step, dict[int, Any]], list[_Draws]]:
+        salts: dict[Any, Tensor] = {}
+
+        @torch.no_grad()  # type: ignore[untyped-decorator]
+        def make(number: int, step: Step, found: dict[int, Any]) -> list[_Draws]:
+            outs = _called(step, found, len(seeds))
+            if step.local is not None:
+                z = outs[0].whole()
+                if z.device not in salts:
+                    salts[z.device] = torch.tensor(seeds, device=z.device)
+                outs[0] = _Draws(whole=_rounded(z, *step.errors(), number, salts[z.device], step.costly, scale))
+            if fixed and step.decides:
+                # Numbers next to chosen indices stay those of this draw.
+                outs = [one if out.floating and len(outs) > 1 else _Draws([out.z] * len(seeds)) for one, out in zip(outs, step.outs)]
+            return outs
+
+        return make
 
     def spread(self, draws: int, kept: list[Value]) -> None:
         """Measures the deviation of values that need it, and of ``kept``, over some draws."""
-        wanted = {id(out): out for step in self.steps for out in step.outs if out.needs_spread and not out.exact}
+        wanted = {id(out): out for _, step, _ in self.plan(kept) for out in step.outs if out.needs_spread and not out.exact}
         wanted |= {id(value): value for value in kept if not value.exact}
         for value in wanted.values():
             value.spread, value.peak = torch.zeros_like(value.z), torch.zeros_like(value.z)
-        for seed in range(draws):
-            of = self.draw(seed)
-            for value in wanted.values():
-                assert value.spread is not None and value.peak is not None
-                off = torch.where(of(value) == value.z, 0.0, of(value) - value.z).abs()
-                # Where the numbers themselves are infinite or undefined, nothing is off; where only a draw is, anything may be.
-                off = torch.where(torch.isfinite(value.z), off.nan_to_num(math.inf, math.inf), 0.0)
-                value.spread = torch.hypot(value.spread, off * draws**-0.5)
-                value.peak = torch.maximum(value.peak, off)
+        for value, _, drawn in self.draws(range(draws), wanted.values()):
+            assert value.spread is not None and value.peak is not None
+            off = torch.where(drawn == value.z, 0.0, drawn - value.z).abs()
+            # Where the numbers themselves are infinite or undefined, nothing is off; where only a draw is, anything may be.
+            off = torch.where(torch.isfinite(value.z), off.nan_to_num(math.inf, math.inf), 0.0)
+            for one in off:
+                value.spread = torch.hypot(value.spread, one * draws**-0.5)
+            value.peak = torch.maximum(value.peak, off.amax(0))
 
-    def derive(self) -> tuple[Callable[[Value], Tensor], list[tuple[Step, Tensor]]]:
-        """Runs the steps with derivatives. Returns the tensors of all values, and those of the steps that round."""
-        found: dict[int, Tensor] = {}
+    def derive(self, value: Value) -> tuple[Tensor, list[tuple[Step, Tensor]]]:
+        """Runs the steps of a value with derivatives. Returns its tensor, and those of the steps that round."""
         rounds: list[tuple[Step, Tensor]] = []
 
-        def of(value: Value) -> Tensor:
-            return found.get(id(value), value.z)
+        def make(number: int, step: Step, found: dict[int, Any]) -> list[Tensor]:
+            given = walk(step.args, lambda one: found.get(id(one), one.z))
+            if step.kinked is not None:
+                result = step.kinked(*given, *(self.off(one) for one in step.inputs))
+            else:
+                result = step.call(*given)
+            outs = list(result) if isinstance(result, (tuple, list)) else [result]
+            outs = [one.detach().requires_grad_() if out.floating and not one.requires_grad else one for one, out in zip(outs, step.outs)]
+            if step.local is not None and step.outs[0].floating:
+                rounds.append((step, outs[0]))
+            return outs
 
+        made = value.z
         with torch.enable_grad():
-            for step in self.steps:
-                if all(out.exact for out in step.outs):
-                    continue
-                given = walk(step.args, of)
-                if step.kinked is not None:
-                    result = step.kinked(*given, *(self.off(value) for value in values(step.args)))
-                else:
-                    result = step.call(*given)
-                outs = list(result) if isinstance(result, (tuple, list)) else [result]
-                for one, out in zip(outs, step.outs):
-                    if out.floating and not one.requires_grad:
-                        one = one.detach().requires_grad_()
-                    found[id(out)] = one
-                if step.local is not None and step.outs[0].floating:
-                    rounds.append((step, found[id(step.outs[0])]))
-        return of, rounds
+            for _, one in self.replay(make, [value]):
+                made = one
+        return made, rounds
+
+
+class _Draws:
+    """A value of several draws: a tensor for each, and all of them stacked."""
+
+    __slots__ = ("_each", "_whole")
+
+    def __init__(self, each: Sequence[Tensor] | None = None, whole: Tensor | None = None) -> None:
+        self._each = each
+        self._whole = whole
+
+    def each(self) -> Sequence[Tensor]:
+        if self._each is None:
+            assert self._whole is not None
+            self._each = self._whole.unbind(0)
+        return self._each
+
+    def whole(self) -> Tensor:
+        if self._whole is None:
+            assert self._each is not None
+            first = self._each[0]
+            if len(self._each) == 1:
+                self._whole = first.unsqueeze(0)
+            elif first.is_contiguous():
+                self._whole = torch.stack(self._each)
+            else:
+                # Laid out as each draw is, for sums of its elements in the same order.
+                order = sorted(range(first.ndim), key=lambda dim: -first.stride(dim))
+                stacked = torch.stack([one.permute(order) for one in self._each])
+                self._whole = stacked.permute(0, *(1 + order.index(dim) for dim in range(first.ndim)))
+            self._each = None
+        return self._whole
+
+
+def _called(step: Step, found: dict[int, _Draws], count: int) -> list[_Draws]:
+    """The outputs of a step before it rounds."""
+    given = {id(value): found[id(value)] for value in step.inputs if id(value) in found}
+
+    def call(of: Callable[[_Draws, int], Tensor]) -> list[Tensor]:
+        result = step.call(*walk(step.args, lambda value: of(given[id(value)], value.z.ndim) if id(value) in given else value.z))
+        return list(result) if isinstance(result, (tuple, list)) else [result]
+
+    if not given:
+        return [_Draws(whole=one.expand(count, *one.shape)) for one in call(lambda one, _: one.whole())]
+    if step.call in _ELEMENTWISE:
+        wide = step.outs[0].z.ndim
+        return [_Draws(whole=one) for one in call(lambda one, ndim: one.whole()[(slice(None), *[None] * (wide - ndim))])]
+    return [_Draws(each) for each in zip(*(call(lambda one, _: one.each()[at]) for at in range(count)))]  # noqa: B023
 
 
 def distinct(z: Tensor) -> bool:
@@ -455,18 +558,44 @@ def distinct(z: Tensor) -> bool:
 _PRIME = -0x61C8864680B583EB  # 2**64 / the golden ratio, as a signed number
 
 
-def _noise(z: Tensor, number: int, seed: int, same: bool) -> Tensor:
-    """Random numbers of mean 0 and deviation 1 that a hash gives. With ``same``, equal numbers of a step get equal roundings;
-    without, they do not, as equal sums of different terms."""
-    bits = z.contiguous().view(torch.int64)
-    if not same:
-        bits = bits ^ torch.arange(z.numel(), device=z.device).reshape(z.shape) * _PRIME
-    salt = ((number * 0x9E3779B97F4A7C15 + seed * 0xD1B54A32D192ED03 + 0x2545F4914F6CDD1D) & (2**64 - 1)) - 2**63
-    bits = (bits ^ salt) * _PRIME
+def _signed(x: int) -> int:
+    """The signed number of 64 bits with the low bits of another."""
+    return (x + 2**63) % 2**64 - 2**63
+
+
+def _rounded(z: Tensor, worst: Tensor, deviation: Tensor, number: int, seeds: Tensor, mixed: bool, scale: float) -> Tensor:
+    """The outputs of a step in several draws, with roundings. With ``mixed``, equal numbers get other roundings in every second draw."""
+    dims = sorted(range(1, z.ndim), key=lambda dim: -z.stride(dim))
+    flat = z.permute(0, *dims).reshape(len(z), -1)
+    worst, deviation = (one.permute([dim - 1 for dim in dims]).reshape(-1) for one in (worst, deviation))
+    index = torch.arange(flat.shape[1], device=z.device).reshape(z.shape[1:]).permute([dim - 1 for dim in dims]).reshape(-1) if mixed else None
+    found = torch.empty_like(flat)
+    size = max(1, (_PIECE * torch.get_num_threads() if z.device.type == "cpu" else _PIECE << 9) // max(len(z), 1))
+    for start in range(0, flat.shape[1], size):
+        at = slice(start, start + size)
+        noise = _noise(flat[:, at], number, seeds, None if index is None else index[at]).mul_(deviation[at])
+        most = worst[at]
+        torch.minimum(torch.maximum(noise, -most, out=noise), most, out=noise)
+        torch.add(flat[:, at], noise if scale == 1 else noise.mul_(scale), out=found[:, at])
+    back = [0, *(1 + dims.index(dim) for dim in range(1, z.ndim))]
+    return found.reshape([len(z), *(z.shape[dim] for dim in dims)]).permute(back)
+
+
+def _noise(z: Tensor, number: int, seeds: Tensor, index: Tensor | None) -> Tensor:
+    """Random numbers of mean 0 and deviation 1 that a hash gives, of a row for each seed. Equal numbers of a step get equal roundings;
+    with their ``index``, they do not where the seed is odd, as equal sums of different terms."""
+    salts = seeds * _signed(0xD1B54A32D192ED03) + _signed(number * 0x9E3779B97F4A7C15 + 0x2545F4914F6CDD1D - 2**63)
+    bits = z.view(torch.int64) ^ salts.unsqueeze(1)
+    if index is not None:
+        bits ^= (index * _PRIME) & -(seeds & 1).unsqueeze(1)
+    bits *= _PRIME
     # Shifts fill up with the sign, which is masked out.
-    bits ^= (bits >> 32) & 0xFFFFFFFF
+    high = bits >> 32
+    bits ^= high.bitwise_and_(0xFFFFFFFF)
     bits *= -0x4B47D0C5E2A2F5C7
-    bits ^= (bits >> 29) & 0x7FFFFFFFF
+    torch.bitwise_right_shift(bits, 29, out=high)
+    bits ^= high.bitwise_and_(0x7FFFFFFFF)
     # The sum of two uniform numbers of 32 bits: rounding errors have no long tails.
-    total = (bits & 0xFFFFFFFF) + ((bits >> 32) & 0xFFFFFFFF)
-    return (total.double() - (2.0**32 - 1)) * (math.sqrt(6) / 2.0**32)
+    torch.bitwise_right_shift(bits, 32, out=high)
+    bits.bitwise_and_(0xFFFFFFFF).add_(high.bitwise_and_(0xFFFFFFFF))
+    return bits.double().sub_(2.0**32 - 1).mul_(math.sqrt(6) / 2.0**32)
