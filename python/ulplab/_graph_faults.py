@@ -45,7 +45,7 @@ def run(tape: Tape, value: Value, at: int, call: Callable[..., Any]) -> Tensor:
 
     made = value.z
     with torch.no_grad():
-        for _, one in tape.replay(make, [value], exact=True):
+        for _, one in tape.replay(make, tape.plan([value], exact=True), [value]):
             made = one
     return made
 

@@ -7,8 +7,8 @@ import sys
 from typing import Any
 
 from . import _norms, _steps, _sums
-from ._tape import Tape, Unknown, Value, kind, place
-from ._torch import Tensor, TorchDispatchMode, TorchFunctionMode, pytree, torch
+from ._tape import Tape, Unknown, Value, kind, parts, place, walk
+from ._torch import Tensor, TorchDispatchMode, TorchFunctionMode, torch
 
 aten = torch.ops.aten
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -190,21 +190,16 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
 
     def given(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """The arguments, with values in the place of tensors; None if the operation has nothing to do with numbers."""
-        flat, _ = pytree.tree_flatten((args, kwargs))
-        tensors = [x for x in flat if isinstance(x, torch.Tensor)]
+        tensors = list(parts((args, kwargs), torch.Tensor))
         if not any(self.known(x) for x in tensors) and tensors:
             return None
         if any(x.is_complex() or x.is_sparse or x.is_quantized for x in tensors):
             raise Unknown("complex, sparse and quantized tensors are not followed")
-
-        def value(x: Any) -> Any:
-            return self.of(x) if isinstance(x, torch.Tensor) else x
-
-        return pytree.tree_map(value, args), pytree.tree_map(value, kwargs)
+        return walk((args, kwargs), self.of, torch.Tensor)  # type: ignore[no-any-return]
 
     def record(self, func: Any, name: str, given: tuple[Any, Any], args: Any, kwargs: Any, result: Any) -> None:
         schema = func._schema
-        results = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
+        results = list(parts(result, torch.Tensor))
         written = _written(schema, args, kwargs)
         if schema.name.partition("::")[0] != "aten":
             raise Unknown("not an operation of torch itself")
@@ -220,14 +215,14 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         local = kind(name)
         if local == "random":
             raise Unknown("random numbers, which differ from kernel to kernel; pass them as an input")
-        if not any(x.is_floating_point() for x in [*results, *written]) and not list(_taped(given)):
+        if not any(x.is_floating_point() for x in [*results, *written]) and not any(True for _ in parts(given)):
             return
         narrow = max((torch.finfo(x.dtype).eps / 2 for x in [*results, *written] if x.is_floating_point()), default=0.0)
         self.tape.scalar = max(self.tape.u, narrow) if self.rounds != "end" else self.tape.u
         types = [x.dtype for x in [*results, *written] if x.is_floating_point() and torch.finfo(x.dtype).eps / 2 == narrow]
         self.tape.narrow = types[0] if self.rounds == "every_step" and narrow > self.tape.u else None
         outs = self.mirror(func, name, local, given, written, results)
-        owned = {y.untyped_storage()._cdata for y in pytree.tree_leaves(args) if isinstance(y, torch.Tensor)}
+        owned = {y.untyped_storage()._cdata for y in parts(args, torch.Tensor)}
         # What is written in place is the result of the operation without it; running statistics are written besides.
         if name in _STATISTICS:
             # Written, though the operation does not declare it.
@@ -276,7 +271,8 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         if name == "as_strided":
             # The elements are those of the memory, however the copy is laid out.
             return [self.of(x) for x in results]
-        if not list(_taped(given)):
+        taped = list(parts(given))
+        if not taped:
             # A factory: zeros, arange, a number.
             return [self.tape.leaf(x) for x in (written or results)]
         if name == "_to_copy":
@@ -292,40 +288,31 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
             target, source = args[0], args[1]
             return [self.tape.exact(lambda new, old: new.to(old.dtype).expand_as(old).clone(), source, target)]
         own = _steps.find(name)
-        if own is not None and any(value.floating for value in _taped(given)):
+        if own is not None and any(value.floating for value in taped):
             if any(isinstance(one, list) and any(isinstance(x, Value) for x in one) for one in args) and local != "steps":
                 raise Unknown("lists of tensors")
             found = own(self.tape, *args, **kwargs)
             return list(found) if isinstance(found, tuple) else [found]
         if local is None:
             raise Unknown("ulplab does not know its rounding error")
-        if local != "exact" and any(value.floating for value in _taped(given)):
+        if local != "exact" and any(value.floating for value in taped):
             raise Unknown("ulplab does not know its steps")
         return self.moved(func, name, args, kwargs)
 
     def moved(self, func: Any, name: str, args: Any, kwargs: Any) -> list[Value | None]:
         """An operation that moves, selects or compares, on the values themselves."""
         # A copy may have other strides than the tensor itself.
-        plain = aten.reshape if name in ("view", "_unsafe_view", "_reshape_alias") else _out_of_place(func)
+        plain = torch.reshape if name in ("view", "_unsafe_view", "_reshape_alias") else _out_of_place(func)
         if name == "_reshape_alias":
             args = args[:2]
-        flat, spec = pytree.tree_flatten((args, kwargs))
-        places = [at for at, one in enumerate(flat) if isinstance(one, Value)]
-        words = [torch.float64 if isinstance(one, torch.dtype) and one.is_floating_point else self.tape.number(one) for one in flat]
+        args, kwargs = walk((args, kwargs), lambda dtype: torch.float64 if dtype.is_floating_point else dtype, torch.dtype)
+        args, kwargs = walk((args, kwargs), self.tape.number, float)
+        names, count = tuple(kwargs), len(args)
 
-        def call(*tensors: Tensor) -> Any:
-            filled = list(words)
-            for at, tensor in zip(places, tensors):
-                filled[at] = tensor
-            args, kwargs = pytree.tree_unflatten(filled, spec)
-            found = plain(*args, **kwargs)
-            return tuple(found) if isinstance(found, (list, tuple)) else found
+        def call(*given: Any) -> Any:
+            return plain(*given[:count], **dict(zip(names, given[count:])))
 
-        return list(self.tape.steps_of(call, *[flat[at] for at in places], decides=name in _DECISIONS))
-
-
-def _taped(given: Any) -> Any:
-    return (one for one in pytree.tree_leaves(given) if isinstance(one, Value))
+        return list(self.tape.steps_of(call if names else plain, *args, *kwargs.values(), decides=name in _DECISIONS))
 
 
 def _written(schema: Any, args: Any, kwargs: Any) -> list[Tensor]:
@@ -334,7 +321,7 @@ def _written(schema: Any, args: Any, kwargs: Any) -> list[Tensor]:
     for at, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = kwargs.get(argument.name) if argument.kwarg_only or at >= len(args) else args[at]
-            found += [x for x in pytree.tree_leaves(given) if isinstance(x, torch.Tensor)]
+            found += parts(given, torch.Tensor)
     return found
 
 

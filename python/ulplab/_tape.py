@@ -119,36 +119,40 @@ class Step:
             return self._kept
         assert self.local is not None
         with torch.no_grad():
-            finite = torch.isfinite(self.outs[0].z)
+            size = self.outs[0].z.abs()
+            infinite = ~(size < math.inf)
             worst, deviation = self.local()
             # Kernels may flush numbers below the smallest normal one to 0.
-            small = (self.outs[0].z != 0) & (self.outs[0].z.abs() < _SMALL)
-            flushed = torch.where(small, _FLUSHED, 0.0)
-            worst, deviation = ((one + flushed).masked_fill_(~finite, 0.0).nan_to_num_(0.0, 0.0, 0.0) for one in (worst, deviation))
+            flushed = torch.where((size > 0) & (size < _SMALL), _FLUSHED, 0.0)
+            worst, deviation = ((one + flushed).masked_fill_(infinite, 0.0).nan_to_num_(0.0, 0.0, 0.0) for one in (worst, deviation))
             if self.narrow is not None:
-                half = torch.where(finite, half_spacing(self.outs[0].z, self.narrow), 0.0)
+                half = half_spacing(self.outs[0].z, self.narrow).masked_fill_(infinite, 0.0)
                 worst, deviation = worst + half, torch.hypot(deviation, half * _UNIFORM)
         if self.keeps:
             self._kept = worst, deviation
         return worst, deviation
 
 
-def walk(args: Any, found: Callable[[Value], Any]) -> Any:
-    """The arguments, with what ``found`` returns for a value in its place."""
-    if isinstance(args, Value):
+def walk(args: Any, found: Callable[[Any], Any], kind: Any = Value) -> Any:
+    """The arguments, with what ``found`` returns for a value, or for another kind of object, in its place."""
+    if isinstance(args, kind):
         return found(args)
     if isinstance(args, (list, tuple)):
-        return type(args)(walk(one, found) for one in args)
+        return type(args)([walk(one, found, kind) for one in args])
+    if isinstance(args, dict):
+        return {name: walk(one, found, kind) for name, one in args.items()}
     return args
 
 
-def values(args: Any) -> Iterator[Value]:
-    """All values among arguments."""
-    if isinstance(args, Value):
+def parts(args: Any, kind: Any = Value) -> Iterator[Any]:
+    """All values, or objects of another kind, among arguments."""
+    if isinstance(args, kind):
         yield args
     elif isinstance(args, (list, tuple)):
         for one in args:
-            yield from values(one)
+            yield from parts(one, kind)
+    elif isinstance(args, dict):
+        yield from parts(tuple(args.values()), kind)
 
 
 def half_spacing(z: Tensor, dtype: Any) -> Tensor:
@@ -157,6 +161,10 @@ def half_spacing(z: Tensor, dtype: Any) -> Tensor:
     exponent = torch.frexp(z).exponent - 1
     least = math.frexp(info.tiny)[1] - 1
     return torch.ldexp(torch.full_like(z, info.eps / 2), exponent.clamp(min=least))
+
+
+#: Steps in order, with their numbers, and the values that no later one of them needs.
+Plan = list[tuple[int, Step, list[int]]]
 
 
 class Tape:
@@ -192,7 +200,7 @@ class Tape:
         with torch.no_grad():
             result = call(*given)
         several = isinstance(result, (tuple, list))
-        inputs = tuple(values(args))
+        inputs = tuple(parts(args))
         exact = all(value.exact for value in inputs) and more.get("local") is None
         if more.get("decides") and exact:
             more["decides"] = False
@@ -213,13 +221,15 @@ class Tape:
     def units(self, name: str, call: Callable[..., Any], *args: Any, extra: float = 0.0, **more: Any) -> Value:
         """A step whose local error is in the table of ATen operations, and ``extra`` units of it more."""
         relative, slope, absolute = _LOCAL[name][1]
-        first = next(values(args))
+        first = next(parts(args))
         out: list[Value] = []
 
         def local() -> tuple[Tensor, Tensor]:
             z = out[0].z.abs()
-            of = first.z.abs() if name.startswith("exp") else z.log().abs().nan_to_num(0.0, 0.0, 0.0)
-            worst = self.u * ((relative + extra + (slope * of if slope else 0.0)) * z).clamp(min=absolute)
+            units = relative + extra
+            if slope:
+                units = units + slope * (first.z.abs() if name.startswith("exp") else z.log().abs().nan_to_num(0.0, 0.0, 0.0))
+            worst = self.u * (units * z).clamp(min=absolute)
             return worst, worst * _UNIFORM
 
         out.append(self.step(call, *args, local=local, **more))
@@ -391,7 +401,7 @@ class Tape:
             return torch.zeros_like(value.z)
         return (LAMBDA * value.spread).nan_to_num(0.0, 0.0, 0.0)
 
-    def plan(self, wanted: Iterable[Value], exact: bool = False) -> list[tuple[int, Step, list[int]]]:
+    def plan(self, wanted: Iterable[Value], exact: bool = False) -> Plan:
         """The steps that values follow from, in order: their numbers, and which values no later step of them needs. Steps whose outputs
         are exact are among them if ``exact`` says so."""
         needed = {id(value) for value in wanted}
@@ -408,15 +418,12 @@ class Tape:
             used |= here
         return found[::-1]
 
-    def replay(
-        self, make: Callable[[int, Step, dict[int, Any]], Iterable[Any]], wanted: Iterable[Value], exact: bool = False
-    ) -> Iterator[tuple[Value, Any]]:
-        """Runs the steps again that values follow from, and yields each of them when it is made. ``make`` returns the outputs of one step,
-        from the values that others have made, by identity."""
-        wanted = list(wanted)
+    def replay(self, make: Callable[[int, Step, dict[int, Any]], Iterable[Any]], plan: Plan, wanted: Iterable[Value]) -> Iterator[tuple[Value, Any]]:
+        """Runs the steps of a plan again, and yields each wanted value when it is made. ``make`` returns the outputs of one step, from the
+        values that others have made, by identity."""
         asked = {id(value) for value in wanted}
         found: dict[int, Any] = {}
-        for number, step, done in self.plan(wanted, exact):
+        for number, step, done in plan:
             for out, one in zip(step.outs, make(number, step, found)):
                 found[id(out)] = one
                 if id(out) in asked:
@@ -428,9 +435,10 @@ class Tape:
         """Runs the steps with random roundings, ``scale`` times as large, for some seeds at a time. Yields each value that has errors with
         the seeds and what they give, stacked. With ``fixed``, decisions are those of the exact run."""
         wanted, left = list(wanted), list(seeds)
+        plan = self.plan(wanted) if wanted and left else []
         live = most = 0
         sizes: dict[int, int] = {}
-        for _, step, done in self.plan(wanted):
+        for _, step, done in plan:
             sizes.update((id(out), out.z.numel()) for out in step.outs)
             live += sum(out.z.numel() for out in step.outs)
             most = max(most, live)
@@ -438,7 +446,7 @@ class Tape:
         size = max(1, _ROOM // max(8 * most, 1))
         while left:
             some, left = left[:size], left[size:]
-            for value, drawn in self.replay(self._drawing(some, scale, fixed), wanted):
+            for value, drawn in self.replay(self._drawing(some, scale, fixed), plan, wanted):
                 yield value, some, drawn.whole()
 
     def _drawing(self, seeds: list[int], scale: float, fixed: bool) -> Callable[[int, Step, dict[int, Any]], list[_Draws]]:
@@ -492,7 +500,7 @@ class Tape:
 
         made = value.z
         with torch.enable_grad():
-            for _, one in self.replay(make, [value]):
+            for _, one in self.replay(make, self.plan([value]), [value]):
                 made = one
         return made, rounds
 
@@ -531,17 +539,19 @@ class _Draws:
 
 def _called(step: Step, found: dict[int, _Draws], count: int) -> list[_Draws]:
     """The outputs of a step before it rounds."""
-    given = {id(value): found[id(value)] for value in step.inputs if id(value) in found}
+    drawn = {id(value): found[id(value)] for value in step.inputs if id(value) in found}
 
-    def call(of: Callable[[_Draws, int], Tensor]) -> list[Tensor]:
-        result = step.call(*walk(step.args, lambda value: of(given[id(value)], value.z.ndim) if id(value) in given else value.z))
+    def call(of: Callable[[_Draws, Value], Tensor]) -> list[Tensor]:
+        result = step.call(*walk(step.args, lambda value: of(drawn[id(value)], value) if id(value) in drawn else value.z))
         return list(result) if isinstance(result, (tuple, list)) else [result]
 
-    if not given:
+    if not drawn:
         return [_Draws(whole=one.expand(count, *one.shape)) for one in call(lambda one, _: one.whole())]
+    shape = step.outs[0].z.shape
     if step.call in _ELEMENTWISE:
-        wide = step.outs[0].z.ndim
-        return [_Draws(whole=one) for one in call(lambda one, ndim: one.whole()[(slice(None), *[None] * (wide - ndim))])]
+        return [_Draws(whole=one) for one in call(lambda one, value: one.whole()[(slice(None), *[None] * (len(shape) - value.z.ndim))])]
+    if step.call is torch.reshape:
+        return [_Draws(whole=drawn[id(step.args[0])].whole().reshape(count, *shape))]
     return [_Draws(each) for each in zip(*(call(lambda one, _: one.each()[at]) for at in range(count)))]  # noqa: B023
 
 
