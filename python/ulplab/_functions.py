@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import math
 from typing import Any, Callable, Iterator
 
@@ -21,6 +22,18 @@ _DRAWS = 8
 _ELEMENTS = 16
 # Factor by which random roundings are enlarged to find decisions that no draw of the usual size changes.
 _FAR = 4.0
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without Python's collector of cycles, which would look at each step again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @dataclasses.dataclass
@@ -122,6 +135,7 @@ class Bound:
         return "\n".join(lines)
 
 
+@_uncollected()
 def bounds_of(
     function: Callable[..., Any],
     inputs: Any,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from typing import Any
@@ -41,7 +42,7 @@ def _key(x: Tensor) -> Any:
 
 def _covers(x: Tensor) -> bool:
     """True if a tensor has every element of its storage, once."""
-    return x.untyped_storage().nbytes() == x.numel() * x.element_size() and _dense(x)
+    return x.untyped_storage().nbytes() == x.numel() * x.element_size() and (x.is_contiguous() or _dense(x))
 
 
 def _dense(x: Tensor) -> bool:
@@ -190,7 +191,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
 
     def given(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """The arguments, with values in the place of tensors; None if the operation has nothing to do with numbers."""
-        tensors = list(parts((args, kwargs), torch.Tensor))
+        tensors = parts((args, kwargs), torch.Tensor)
         if not any(self.known(x) for x in tensors) and tensors:
             return None
         if any(x.is_complex() or x.is_sparse or x.is_quantized for x in tensors):
@@ -199,8 +200,8 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
 
     def record(self, func: Any, name: str, given: tuple[Any, Any], args: Any, kwargs: Any, result: Any) -> None:
         schema = func._schema
-        results = list(parts(result, torch.Tensor))
-        written = _written(schema, args, kwargs)
+        results = parts(result, torch.Tensor)
+        written = _written(func, args, kwargs)
         if schema.name.partition("::")[0] != "aten":
             raise Unknown("not an operation of torch itself")
         if name == "_local_scalar_dense":
@@ -215,7 +216,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         local = kind(name)
         if local == "random":
             raise Unknown("random numbers, which differ from kernel to kernel; pass them as an input")
-        if not any(x.is_floating_point() for x in [*results, *written]) and not any(True for _ in parts(given)):
+        if not any(x.is_floating_point() for x in [*results, *written]) and not parts(given):
             return
         narrow = max((torch.finfo(x.dtype).eps / 2 for x in [*results, *written] if x.is_floating_point()), default=0.0)
         self.tape.scalar = max(self.tape.u, narrow) if self.rounds != "end" else self.tape.u
@@ -271,7 +272,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         if name == "as_strided":
             # The elements are those of the memory, however the copy is laid out.
             return [self.of(x) for x in results]
-        taped = list(parts(given))
+        taped = parts(given)
         if not taped:
             # A factory: zeros, arange, a number.
             return [self.tape.leaf(x) for x in (written or results)]
@@ -299,14 +300,17 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
             raise Unknown("ulplab does not know its steps")
         return self.moved(func, name, args, kwargs)
 
+    def wide(self, x: Any) -> Any:
+        """A number, or a type, of a step in f64."""
+        return self.tape.number(x) if isinstance(x, float) else torch.float64 if x.is_floating_point else x
+
     def moved(self, func: Any, name: str, args: Any, kwargs: Any) -> list[Value | None]:
         """An operation that moves, selects or compares, on the values themselves."""
         # A copy may have other strides than the tensor itself.
         plain = torch.reshape if name in ("view", "_unsafe_view", "_reshape_alias") else _out_of_place(func)
         if name == "_reshape_alias":
             args = args[:2]
-        args, kwargs = walk((args, kwargs), lambda dtype: torch.float64 if dtype.is_floating_point else dtype, torch.dtype)
-        args, kwargs = walk((args, kwargs), self.tape.number, float)
+        args, kwargs = walk((args, kwargs), self.wide, (torch.dtype, float))
         names, count = tuple(kwargs), len(args)
 
         def call(*given: Any) -> Any:
@@ -315,14 +319,18 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         return list(self.tape.steps_of(call if names else plain, *args, *kwargs.values(), decides=name in _DECISIONS))
 
 
-def _written(schema: Any, args: Any, kwargs: Any) -> list[Tensor]:
+def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
     """The tensors that an operation writes to."""
     found = []
-    for at, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            given = kwargs.get(argument.name) if argument.kwarg_only or at >= len(args) else args[at]
-            found += parts(given, torch.Tensor)
+    for at, name in _writes(func):
+        found += parts(kwargs.get(name) if at >= len(args) else args[at], torch.Tensor)
     return found
+
+
+@functools.cache
+def _writes(func: Any) -> list[tuple[int, str]]:
+    """The places and names of the arguments that an operation writes to."""
+    return [(at, one.name) for at, one in enumerate(func._schema.arguments) if one.alias_info is not None and one.alias_info.is_write]
 
 
 def _out_of_place(func: Any) -> Any:

@@ -28,7 +28,7 @@ _SAMPLE = 4096
 # Errors of steps are kept within so many bytes, and draws run at the same time whose values take so many.
 _ROOM = 1 << 28
 # So many random numbers are made at a time on a thread of a CPU, within its cache.
-_PIECE = 1 << 15
+_PIECE = 1 << 16
 # Calls that give the same for each of several draws as for one.
 _ELEMENTWISE = {
     getattr(torch, name)
@@ -135,24 +135,26 @@ class Step:
 
 def walk(args: Any, found: Callable[[Any], Any], kind: Any = Value) -> Any:
     """The arguments, with what ``found`` returns for a value, or for another kind of object, in its place."""
-    if isinstance(args, kind):
-        return found(args)
     if isinstance(args, (list, tuple)):
-        return type(args)([walk(one, found, kind) for one in args])
+        return type(args)(
+            [found(one) if isinstance(one, kind) else walk(one, found, kind) if isinstance(one, (list, tuple, dict)) else one for one in args]
+        )
     if isinstance(args, dict):
         return {name: walk(one, found, kind) for name, one in args.items()}
-    return args
+    return found(args) if isinstance(args, kind) else args
 
 
-def parts(args: Any, kind: Any = Value) -> Iterator[Any]:
+def parts(args: Any, kind: Any = Value) -> list[Any]:
     """All values, or objects of another kind, among arguments."""
     if isinstance(args, kind):
-        yield args
-    elif isinstance(args, (list, tuple)):
-        for one in args:
-            yield from parts(one, kind)
-    elif isinstance(args, dict):
-        yield from parts(tuple(args.values()), kind)
+        return [args]
+    found = []
+    for one in args.values() if isinstance(args, dict) else args if isinstance(args, (list, tuple)) else ():
+        if isinstance(one, kind):
+            found.append(one)
+        elif isinstance(one, (list, tuple, dict)):
+            found += parts(one, kind)
+    return found
 
 
 def half_spacing(z: Tensor, dtype: Any) -> Tensor:
@@ -221,7 +223,7 @@ class Tape:
     def units(self, name: str, call: Callable[..., Any], *args: Any, extra: float = 0.0, **more: Any) -> Value:
         """A step whose local error is in the table of ATen operations, and ``extra`` units of it more."""
         relative, slope, absolute = _LOCAL[name][1]
-        first = next(parts(args))
+        first = parts(args)[0]
         out: list[Value] = []
 
         def local() -> tuple[Tensor, Tensor]:
@@ -540,6 +542,7 @@ class _Draws:
 def _called(step: Step, found: dict[int, _Draws], count: int) -> list[_Draws]:
     """The outputs of a step before it rounds."""
     drawn = {id(value): found[id(value)] for value in step.inputs if id(value) in found}
+    shape = step.outs[0].z.shape
 
     def call(of: Callable[[_Draws, Value], Tensor]) -> list[Tensor]:
         result = step.call(*walk(step.args, lambda value: of(drawn[id(value)], value) if id(value) in drawn else value.z))
@@ -547,7 +550,6 @@ def _called(step: Step, found: dict[int, _Draws], count: int) -> list[_Draws]:
 
     if not drawn:
         return [_Draws(whole=one.expand(count, *one.shape)) for one in call(lambda one, _: one.whole())]
-    shape = step.outs[0].z.shape
     if step.call in _ELEMENTWISE:
         return [_Draws(whole=one) for one in call(lambda one, value: one.whole()[(slice(None), *[None] * (len(shape) - value.z.ndim))])]
     if step.call is torch.reshape:
@@ -575,7 +577,7 @@ def _signed(x: int) -> int:
 
 def _rounded(z: Tensor, worst: Tensor, deviation: Tensor, number: int, seeds: Tensor, mixed: bool, scale: float) -> Tensor:
     """The outputs of a step in several draws, with roundings. With ``mixed``, equal numbers get other roundings in every second draw."""
-    dims = sorted(range(1, z.ndim), key=lambda dim: -z.stride(dim))
+    dims = list(range(1, z.ndim)) if z.is_contiguous() else sorted(range(1, z.ndim), key=lambda dim: -z.stride(dim))
     flat = z.permute(0, *dims).reshape(len(z), -1)
     worst, deviation = (one.permute([dim - 1 for dim in dims]).reshape(-1) for one in (worst, deviation))
     index = torch.arange(flat.shape[1], device=z.device).reshape(z.shape[1:]).permute([dim - 1 for dim in dims]).reshape(-1) if mixed else None
@@ -584,8 +586,7 @@ def _rounded(z: Tensor, worst: Tensor, deviation: Tensor, number: int, seeds: Te
     for start in range(0, flat.shape[1], size):
         at = slice(start, start + size)
         noise = _noise(flat[:, at], number, seeds, None if index is None else index[at]).mul_(deviation[at])
-        most = worst[at]
-        torch.minimum(torch.maximum(noise, -most, out=noise), most, out=noise)
+        torch.clamp(noise, -worst[at], worst[at], out=noise)
         torch.add(flat[:, at], noise if scale == 1 else noise.mul_(scale), out=found[:, at])
     back = [0, *(1 + dims.index(dim) for dim in range(1, z.ndim))]
     return found.reshape([len(z), *(z.shape[dim] for dim in dims)]).permute(back)
