@@ -6,14 +6,15 @@ import contextlib
 import dataclasses
 import gc
 import math
-from typing import Any, Callable, Iterator
+import warnings
+from typing import Any, Callable, Iterable, Iterator
 
 import numpy
 
 from . import _native
 from ._close import unit
 from ._shadows import Leaks, Shadows
-from ._tape import LAMBDA, Tape, Unknown, Value, place
+from ._tape import LAMBDA, ROOM, Tape, Unknown, Value, place
 from ._torch import pytree, torch
 
 ROUNDS = ("end", "as_written", "every_step")
@@ -77,49 +78,87 @@ class Bound:
 
     def of(self, element: int) -> _Sensitivity:
         """The bound of one element, by the derivatives with respect to all roundings."""
-        if element not in self._known:
-            # Independent of the mode that the caller is in.
-            with torch.inference_mode(False), torch.enable_grad():
-                if self._derived is None:
-                    self._derived = self._tape.derive(self._value)
-                self._known[element] = self._sensitivity(element)
+        self.ask([element])
         return self._known[element]
 
-    def _sensitivity(self, element: int) -> _Sensitivity:
-        made, rounds = self._derived
-        out = made.reshape(-1)[element]
-        if not rounds or not out.requires_grad:
-            return _Sensitivity(0.0, [])
-        gradients = torch.autograd.grad(out, [z for _, z in rounds], retain_graph=True, allow_unused=True)
-        worst = variance = together = 0.0
-        shares: dict[tuple[str, str], float] = {}
-        for (step, _), gradient in zip(rounds, gradients):
+    @_uncollected()
+    def ask(self, elements: Iterable[int]) -> None:
+        """Finds the bounds of some elements, which then cost little."""
+        new = [element for element in dict.fromkeys(elements) if element not in self._known]
+        if not new:
+            return
+        # Independent of the mode that the caller is in.
+        with torch.inference_mode(False), torch.enable_grad():
+            if self._derived is None:
+                self._derived = self._tape.derive(self._value)
+            out, rounds = self._derived
+            if not rounds or not out.requires_grad:
+                self._known.update((element, _Sensitivity(0.0, [])) for element in new)
+                return
+            room = ROOM // (8 * sum(z.numel() for _, z in rounds)) + 1
+            for at in range(0, len(new), room):
+                some = new[at : at + room]
+                shares = self._shares(some)
+                self._known.update((element, self._sensitivity(element, share)) for element, share in zip(some, shares))
+
+    def _shares(self, elements: list[int]) -> Any:
+        """What each step that rounds brings to the errors of elements: by element and step, whether it is infinite, the largest error, its
+        variance, and the bound of products of two errors."""
+        out, rounds = self._derived
+        shares = []
+        for (step, _), gradient in zip(rounds, self._gradients(elements)):
             if gradient is None:
+                shares.append(torch.zeros(4, len(elements), dtype=out.dtype, device=out.device))
                 continue
-            steep = gradient.abs()
-            largest, deviation = step.errors()
-            if not bool(torch.isfinite(steep).all()):
-                bad = ~torch.isfinite(steep) & (largest > 0)
-                if bool(bad.any()):
-                    return _Sensitivity(math.inf, [], place(step.name, step.line))
-                steep = steep.nan_to_num(0.0, 0.0, 0.0)
-            most = float((steep * largest).sum())
-            squares = float((steep * deviation).square().sum())
+            steep = gradient.detach().abs().reshape(len(elements), -1)
+            largest, deviation = (one.reshape(-1) for one in step.errors())
+            infinite = (~(steep < math.inf) & (largest > 0)).any(1).to(out.dtype)
+            steep = steep.nan_to_num(0.0, 0.0, 0.0)
+            second = steep @ step.second().reshape(-1) if step.second is not None else torch.zeros_like(infinite)
+            shares.append(torch.stack([infinite, steep @ largest, (steep * deviation).square().sum(1), second]))
+        return torch.stack(shares).permute(2, 0, 1).cpu().numpy()
+
+    def _gradients(self, elements: list[int]) -> Any:
+        """The derivatives of elements with respect to each rounding, stacked."""
+        out, rounds = self._derived
+        zs = [z for _, z in rounds]
+        if len(elements) > 1:
+            chosen = torch.zeros(len(elements), out.numel(), dtype=out.dtype, device=out.device)
+            chosen[range(len(elements)), elements] = 1.0
+            try:
+                with warnings.catch_warnings():
+                    # Operations that have no derivatives in a batch are run one by one.
+                    warnings.simplefilter("ignore")
+                    return torch.autograd.grad(
+                        out, zs, chosen.reshape(-1, *out.shape), retain_graph=True, allow_unused=True, is_grads_batched=True
+                    )
+            except RuntimeError:
+                pass
+        each = [torch.autograd.grad(out.reshape(-1)[element], zs, retain_graph=True, allow_unused=True) for element in elements]
+        return [None if of_all[0] is None else torch.stack(of_all) for of_all in zip(*each)]
+
+    def _sensitivity(self, element: int, shares: Any) -> _Sensitivity:
+        worst = variance = together = 0.0
+        found: dict[tuple[str, str], float] = {}
+        for (step, _), (infinite, most, squares, second) in zip(self._derived[1], shares.tolist()):
+            if infinite:
+                return _Sensitivity(math.inf, [], place(step.name, step.line))
+            if most == squares == second == 0:
+                continue
             equal = not step.varied
-            second = 0.0 if step.second is None else float((steep * step.second()).sum())
             worst += most + second
             together += second + (most if equal else 0.0)
             variance += 0.0 if equal else squares
             key = (step.name, step.line)
-            shares[key] = shares.get(key, 0.0) + (most if equal else LAMBDA * math.sqrt(squares)) + second
+            found[key] = found.get(key, 0.0) + (most if equal else LAMBDA * math.sqrt(squares)) + second
         bound = min(worst, LAMBDA * math.sqrt(variance) + together)
         if math.isnan(bound):
             return _Sensitivity(math.inf, [], "a step")
         if self.peak.reshape(-1)[element] > 1.05 * bound:
             # No draw may be outside. Errors are so large that derivatives do not tell their effect, as of exponentials of large scores.
             bound = max(bound, LAMBDA * float(self.sigma.reshape(-1)[element]))
-        total = sum(shares.values()) or 1.0
-        terms = sorted(((name, line, share / total) for (name, line), share in shares.items()), key=lambda term: -term[2])
+        total = sum(found.values()) or 1.0
+        terms = sorted(((name, line, share / total) for (name, line), share in found.items()), key=lambda term: -term[2])
         return _Sensitivity(bound, terms)
 
     def largest_terms(self, count: int = 5, element: int | None = None) -> list[tuple[str, str, float]]:
@@ -297,7 +336,6 @@ def bound_of(
     """
     found = bounds_of(function, inputs, unit(accumulate), rounds, grads, grad_output)
     for bound in found.values():
-        for element in numpy.argsort(-bound.sigma.reshape(-1), kind="stable")[:elements]:
-            if not bound.unknown and bound._value.floating:
-                bound.of(int(element))
+        if not bound.unknown and bound._value.floating:
+            bound.ask(map(int, numpy.argsort(-bound.sigma.reshape(-1), kind="stable")[:elements]))
     return next(iter(found.values())) if list(found) == ["out"] else found

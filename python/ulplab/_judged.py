@@ -76,6 +76,7 @@ class _Found:
         wanted = [*numpy.argsort(-numpy.where(finite, ratio, -1.0), kind="stable")[: _FIRST[0]], *numpy.argsort(-off, kind="stable")[: _FIRST[1]]]
         screen = self.allowed.copy()
         while wanted and len(self.asked) < _MOST:
+            self.bound.ask(at for at in map(int, wanted) if finite[at] and at not in self.asked)
             for element in map(int, wanted):
                 if element in self.asked:
                     continue

@@ -26,7 +26,7 @@ _DISTINCT = 8
 _SAMPLE = 4096
 
 # Errors of steps are kept within so many bytes, and draws run at the same time whose values take so many.
-_ROOM = 1 << 28
+ROOM = 1 << 28
 # So many random numbers are made at a time on a thread of a CPU, within its cache.
 _PIECE = 1 << 16
 # Calls that give the same for each of several draws as for one.
@@ -177,7 +177,7 @@ class Tape:
         self.steps: list[Step] = []
         self._makers: dict[int, Step] = {}
         #: Bytes that are left for errors of steps that are kept.
-        self._room = _ROOM
+        self._room = ROOM
         #: What the function was doing when the next step is added.
         self.name = self.line = ""
         #: Unit roundoff of the type in which kernels have a number that the function states.
@@ -445,7 +445,7 @@ class Tape:
             live += sum(out.z.numel() for out in step.outs)
             most = max(most, live)
             live -= sum(sizes.get(one, 0) for one in done)
-        size = max(1, _ROOM // max(8 * most, 1))
+        size = max(1, ROOM // max(8 * most, 1))
         while left:
             some, left = left[:size], left[size:]
             for value, drawn in self.replay(self._drawing(some, scale, fixed), plan, wanted):
