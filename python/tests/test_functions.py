@@ -111,12 +111,12 @@ def test_most_of_aten_has_a_local_error():
 
 @pytest.mark.parametrize("same", [True, False])
 def test_random_roundings_have_mean_0_and_deviation_1(same):
-    from ulplab import _tape
+    from ulplab import _roundings
 
     index = None if same else torch.arange(1 << 16)
 
     def noise(z, number, seed):
-        return _tape._noise(z.unsqueeze(0), number, torch.tensor([seed]), None if same else index[: len(z)])[0]
+        return _roundings.noise_of(z.unsqueeze(0), number, torch.tensor([seed]), None if same else index[: len(z)])[0]
 
     draws = []
     for z in (torch.randn(1 << 16, dtype=torch.float64), torch.arange(1 << 16, dtype=torch.float64), -torch.rand(1 << 16, dtype=torch.float64)):

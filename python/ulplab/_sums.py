@@ -7,7 +7,8 @@ import math
 from typing import Any, Callable
 
 from ._steps import count_of, dims_of, step_of
-from ._tape import Tape, Value, distinct
+from ._roundings import distinct
+from ._tape import Tape, Value
 from ._torch import Tensor, torch
 
 aten = torch.ops.aten
