@@ -11,16 +11,18 @@ from typing import Any, Callable, Iterable, Iterator
 
 import numpy
 
-from . import _native
+from . import _native, _rows
 from ._close import unit
 from ._shadows import Leaks, Shadows
-from ._tape import LAMBDA, ROOM, Tape, Unknown, Value, place
+from ._tape import LAMBDA, ROOM, Step, Tape, Unknown, Value, place
 from ._torch import pytree, torch
 
 ROUNDS = ("end", "as_written", "every_step")
 _DRAWS = 8
 # Number of elements that get a bound of their own, unless the user states another.
 _ELEMENTS = 16
+# From so many elements on, single bounds are those of rows alone, where these do not depend on each other.
+_LARGE = 1 << 18
 # Factor by which random roundings are enlarged to find decisions that no draw of the usual size changes.
 _FAR = 4.0
 
@@ -69,6 +71,8 @@ class Bound:
         self._alternatives: list[numpy.ndarray] = []
         self._known: dict[int, _Sensitivity] = {}
         self._derived: Any = None
+        #: True if rows depend on each other.
+        self._tied = False
 
     def _measure(self) -> None:
         if self._value.spread is not None and self._value.peak is not None:
@@ -89,58 +93,36 @@ class Bound:
             return
         # Independent of the mode that the caller is in.
         with torch.inference_mode(False), torch.enable_grad():
-            if self._derived is None:
-                self._derived = self._tape.derive(self._value)
-            out, rounds = self._derived
+            rows, (out, rounds) = self._derivation(new)
             if not rounds or not out.requires_grad:
                 self._known.update((element, _Sensitivity(0.0, [])) for element in new)
                 return
             room = ROOM // (8 * sum(z.numel() for _, z in rounds)) + 1
             for at in range(0, len(new), room):
                 some = new[at : at + room]
-                shares = self._shares(some)
-                self._known.update((element, self._sensitivity(element, share)) for element, share in zip(some, shares))
+                shares = _shares(out, rounds, some, rows)
+                steps = [step for step, _ in rounds]
+                self._known.update((element, self._sensitivity(element, steps, share)) for element, share in zip(some, shares))
 
-    def _shares(self, elements: list[int]) -> Any:
-        """What each step that rounds brings to the errors of elements: by element and step, whether it is infinite, the largest error, its
-        variance, and the bound of products of two errors."""
-        out, rounds = self._derived
-        shares = []
-        for (step, _), gradient in zip(rounds, self._gradients(elements)):
-            if gradient is None:
-                shares.append(torch.zeros(4, len(elements), dtype=out.dtype, device=out.device))
-                continue
-            steep = gradient.detach().abs().reshape(len(elements), -1)
-            largest, deviation = (one.reshape(-1) for one in step.errors())
-            infinite = (~(steep < math.inf) & (largest > 0)).any(1).to(out.dtype)
-            steep = steep.nan_to_num(0.0, 0.0, 0.0)
-            second = steep @ step.second().reshape(-1) if step.second is not None else torch.zeros_like(infinite)
-            shares.append(torch.stack([infinite, steep @ largest, (steep * deviation).square().sum(1), second]))
-        return torch.stack(shares).permute(2, 0, 1).cpu().numpy()
+    def _derivation(self, elements: list[int]) -> tuple[list[int] | None, Any]:
+        """The steps with derivatives: of the rows of elements, where that is enough, or of all of them, and then None."""
+        z = self._value.z
+        inner = z[:1].numel() if z.ndim else 1
+        rows = sorted({element // max(inner, 1) for element in elements})
+        rows += [row for row in (0, 1) if len(rows) == 1 and row != rows[0]][:1]
+        if z.ndim and z.numel() >= _LARGE and 4 * len(rows) <= len(z) and not self._tied and self._derived is None:
+            found = _rows.derive(self._tape, self._value, rows)
+            if found is not None:
+                return rows, found
+            self._tied = True
+        if self._derived is None:
+            self._derived = self._tape.derive(self._value)
+        return None, self._derived
 
-    def _gradients(self, elements: list[int]) -> Any:
-        """The derivatives of elements with respect to each rounding, stacked."""
-        out, rounds = self._derived
-        zs = [z for _, z in rounds]
-        if len(elements) > 1:
-            chosen = torch.zeros(len(elements), out.numel(), dtype=out.dtype, device=out.device)
-            chosen[range(len(elements)), elements] = 1.0
-            try:
-                with warnings.catch_warnings():
-                    # Operations that have no derivatives in a batch are run one by one.
-                    warnings.simplefilter("ignore")
-                    return torch.autograd.grad(
-                        out, zs, chosen.reshape(-1, *out.shape), retain_graph=True, allow_unused=True, is_grads_batched=True
-                    )
-            except RuntimeError:
-                pass
-        each = [torch.autograd.grad(out.reshape(-1)[element], zs, retain_graph=True, allow_unused=True) for element in elements]
-        return [None if of_all[0] is None else torch.stack(of_all) for of_all in zip(*each)]
-
-    def _sensitivity(self, element: int, shares: Any) -> _Sensitivity:
+    def _sensitivity(self, element: int, steps: list[Step], shares: Any) -> _Sensitivity:
         worst = variance = together = 0.0
         found: dict[tuple[str, str], float] = {}
-        for (step, _), (infinite, most, squares, second) in zip(self._derived[1], shares.tolist()):
+        for step, (infinite, most, squares, second) in zip(steps, shares.tolist()):
             if infinite:
                 return _Sensitivity(math.inf, [], place(step.name, step.line))
             if most == squares == second == 0:
@@ -172,6 +154,47 @@ class Bound:
         if self.undetermined.any():
             lines.append(f"  not determined: {int(self.undetermined.sum()):,} elements, by decisions within their errors")
         return "\n".join(lines)
+
+
+def _shares(out: Any, rounds: Any, elements: list[int], rows: list[int] | None) -> Any:
+    """What each step that rounds brings to the errors of elements: by element and step, whether it is infinite, the largest error, its
+    variance, and the bound of products of two errors. ``rows`` are those that were derived, if not all."""
+
+    def cut(one: Any) -> Any:
+        return (one if rows is None else one[rows]).reshape(-1)
+
+    if rows is not None:
+        inner = out[:1].numel()
+        elements = [rows.index(element // inner) * inner + element % inner for element in elements]
+    shares = []
+    for (step, _), gradient in zip(rounds, _derivatives(out, [z for _, z in rounds], elements)):
+        if gradient is None:
+            shares.append(torch.zeros(4, len(elements), dtype=out.dtype, device=out.device))
+            continue
+        steep = gradient.detach().abs().reshape(len(elements), -1)
+        largest, deviation = map(cut, step.errors())
+        infinite = (~(steep < math.inf) & (largest > 0)).any(1).to(out.dtype)
+        steep = steep.nan_to_num(0.0, 0.0, 0.0)
+        second = steep @ cut(step.second()) if step.second is not None else torch.zeros_like(infinite)
+        shares.append(torch.stack([infinite, steep @ largest, (steep * deviation).square().sum(1), second]))
+    return torch.stack(shares).permute(2, 0, 1).cpu().numpy()
+
+
+def _derivatives(out: Any, zs: list[Any], elements: list[int]) -> Any:
+    """The derivatives of elements with respect to each rounding, stacked."""
+    if len(elements) > 1:
+        chosen = torch.zeros(len(elements), out.numel(), dtype=out.dtype, device=out.device)
+        chosen[range(len(elements)), elements] = 1.0
+        try:
+            with warnings.catch_warnings():
+                # Operations that have no derivatives in a batch are run one by one.
+                warnings.simplefilter("ignore")
+                chosen = chosen.reshape(-1, *out.shape)
+                return torch.autograd.grad(out, zs, chosen, retain_graph=True, allow_unused=True, is_grads_batched=True)
+        except RuntimeError:
+            pass
+    each = [torch.autograd.grad(out.reshape(-1)[element], zs, retain_graph=True, allow_unused=True) for element in elements]
+    return [None if of_all[0] is None else torch.stack(of_all) for of_all in zip(*each)]
 
 
 @_uncollected()
@@ -310,6 +333,16 @@ def _named(result: Any) -> dict[str, Any]:
     return {f"out{at}": one for at, one in enumerate(result)}
 
 
+def largest(x: numpy.ndarray, count: int) -> numpy.ndarray:
+    """The places of the largest numbers, the largest first, and of equal ones the first."""
+    if not 0 < count < x.size // 8:
+        return numpy.argsort(-x, kind="stable")[:count]
+    least = numpy.partition(-x, count - 1)[count - 1]
+    several = numpy.flatnonzero(-x < least), numpy.flatnonzero(-x == least)[:count], numpy.flatnonzero(numpy.isnan(x))[:count]
+    at = numpy.sort(numpy.concatenate(several))
+    return at[numpy.argsort(-x[at], kind="stable")][:count]
+
+
 def stored_bound(value: Any, error: Any, dtype: str) -> numpy.ndarray:
     """Bounds after an output is stored in its type."""
     value, error = (numpy.ascontiguousarray(one, numpy.float64) for one in (value, error))
@@ -337,5 +370,5 @@ def bound_of(
     found = bounds_of(function, inputs, unit(accumulate), rounds, grads, grad_output)
     for bound in found.values():
         if not bound.unknown and bound._value.floating:
-            bound.ask(map(int, numpy.argsort(-bound.sigma.reshape(-1), kind="stable")[:elements]))
+            bound.ask(map(int, largest(bound.sigma.reshape(-1), elements)))
     return next(iter(found.values())) if list(found) == ["out"] else found

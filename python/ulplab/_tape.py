@@ -154,6 +154,8 @@ def parts(args: Any, kind: Any = Value) -> list[Any]:
 
 #: Steps in order, with their numbers, and the values that no later one of them needs.
 Plan = list[tuple[int, Step, list[int]]]
+#: Returns the outputs of a step, from its number and from the values that others have made, by identity.
+Make = Callable[[int, Step, dict[int, Any]], Iterable[Any]]
 
 
 class Tape:
@@ -285,7 +287,7 @@ class Tape:
         if name not in ("sqrt", "rsqrt", "log", "log2", "log10"):
             return self.units(name, function, a)
         # Sums of squares and of exponentials are not negative in any kernel.
-        return self.units(name, lambda x: function(torch.where((x < 0) & (a.z >= 0), -x, x)), a)
+        return self.units(name, lambda x, exact: function(torch.where((x < 0) & (exact >= 0), -x, x)), a, Value(a.z, True))
 
     def cast(self, a: Value, dtype: Any) -> Value:
         """A conversion to a type that may round."""
@@ -407,9 +409,8 @@ class Tape:
             used |= here
         return found[::-1]
 
-    def replay(self, make: Callable[[int, Step, dict[int, Any]], Iterable[Any]], plan: Plan, wanted: Iterable[Value]) -> Iterator[tuple[Value, Any]]:
-        """Runs the steps of a plan again, and yields each wanted value when it is made. ``make`` returns the outputs of one step, from the
-        values that others have made, by identity."""
+    def replay(self, make: Make, plan: Plan, wanted: Iterable[Value]) -> Iterator[tuple[Value, Any]]:
+        """Runs the steps of a plan again, and yields each wanted value when it is made."""
         asked = {id(value) for value in wanted}
         found: dict[int, Any] = {}
         for number, step, done in plan:
@@ -420,7 +421,9 @@ class Tape:
             for gone in done:
                 found.pop(gone, None)
 
-    def draws(self, seeds: Iterable[int], wanted: Iterable[Value], scale: float = 1.0, fixed: bool = False) -> Iterator[tuple[Value, list[int], Tensor]]:
+    def draws(
+        self, seeds: Iterable[int], wanted: Iterable[Value], scale: float = 1.0, fixed: bool = False
+    ) -> Iterator[tuple[Value, list[int], Tensor]]:
         """Runs the steps with random roundings, ``scale`` times as large, for some seeds at a time. Yields each value that has errors with
         the seeds and what they give, stacked. With ``fixed``, decisions are those of the exact run."""
         wanted, left = list(wanted), list(seeds)
@@ -438,7 +441,7 @@ class Tape:
             for value, drawn in self.replay(self._drawing(some, scale, fixed), plan, wanted):
                 yield value, some, drawn.whole()
 
-    def _drawing(self, seeds: list[int], scale: float, fixed: bool) -> Callable[[int, Step, dict[int, Any]], list[Draws]]:
+    def _drawing(self, seeds: list[int], scale: float, fixed: bool) -> Make:
         salts: dict[Any, Tensor] = {}
 
         def make(number: int, step: Step, found: dict[int, Any]) -> list[Draws]:
@@ -505,7 +508,7 @@ def _called(step: Step, found: dict[int, Draws], count: int) -> list[Draws]:
 
     if not drawn:
         return [Draws(whole=one.expand(count, *one.shape)) for one in call(lambda one, _: one.whole())]
-    if step.call in _ELEMENTWISE:
+    if step.call in _ELEMENTWISE and all(one.z.device == step.outs[0].z.device for one in step.inputs):
         return [Draws(whole=one) for one in call(lambda one, value: one.whole()[(slice(None), *[None] * (len(shape) - value.z.ndim))])]
     if step.call is torch.reshape:
         return [Draws(whole=drawn[id(step.args[0])].whole().reshape(count, *shape))]
