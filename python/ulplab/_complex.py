@@ -40,13 +40,19 @@ def marked(value: Value) -> Value:
     return value
 
 
+def _numbers(arg: Any, given: Any) -> Any:
+    """Complex numbers in the place of pairs, where an argument has complex values."""
+    if isinstance(arg, Value):
+        return torch.view_as_complex(given.contiguous()) if arg.complex else given
+    return type(arg)(_numbers(*one) for one in zip(arg, given)) if isinstance(arg, (list, tuple)) else given
+
+
 def moved(t: Tape, call: Callable[..., Any], *args: Any, **more: Any) -> tuple[Value, ...]:
     """A step that moves or selects complex numbers, by an operation on them as they are."""
-    flags = [isinstance(arg, Value) and arg.complex for arg in args]
     kinds: list[bool] = []
 
     def on(*given: Any) -> Any:
-        found = call(*(torch.view_as_complex(one.contiguous()) if flag else one for one, flag in zip(given, flags)))
+        found = call(*(_numbers(arg, one) for arg, one in zip(args, given)))
         kinds[:] = [one.is_complex() for one in pytree.tree_leaves(found)]
         return pytree.tree_map(pairs, found)
 

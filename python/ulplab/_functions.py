@@ -4,23 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import math
-from typing import Any, Callable, Iterator
+import warnings
+from typing import Any, Callable, Iterable, Iterator
 
 import numpy
 
-from . import _native
+from . import _native, _rows
 from ._close import unit
 from ._shadows import Leaks, Shadows
-from ._tape import LAMBDA, Tape, Unknown, Value, place
+from ._tape import LAMBDA, ROOM, Step, Tape, Unknown, Value, place
 from ._torch import pytree, torch
 
 ROUNDS = ("end", "as_written", "every_step")
 _DRAWS = 8
 # Number of elements that get a bound of their own, unless the user states another.
 _ELEMENTS = 16
+# From so many elements on, single bounds are those of rows alone, where these do not depend on each other.
+_LARGE = 1 << 18
 # Factor by which random roundings are enlarged to find decisions that no draw of the usual size changes.
 _FAR = 4.0
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without Python's collector of cycles, which would look at each step again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @dataclasses.dataclass
@@ -55,6 +71,8 @@ class Bound:
         self._alternatives: list[numpy.ndarray] = []
         self._known: dict[int, _Sensitivity] = {}
         self._derived: Any = None
+        #: True if rows depend on each other.
+        self._tied = False
 
     def _measure(self) -> None:
         if self._value.spread is not None and self._value.peak is not None:
@@ -64,49 +82,65 @@ class Bound:
 
     def of(self, element: int) -> _Sensitivity:
         """The bound of one element, by the derivatives with respect to all roundings."""
-        if element not in self._known:
-            # Independent of the mode that the caller is in.
-            with torch.inference_mode(False), torch.enable_grad():
-                if self._derived is None:
-                    self._derived = self._tape.derive()
-                self._known[element] = self._sensitivity(element)
+        self.ask([element])
         return self._known[element]
 
-    def _sensitivity(self, element: int) -> _Sensitivity:
-        of, rounds = self._derived
-        out = of(self._value).reshape(-1)[element]
-        if not rounds or not out.requires_grad:
-            return _Sensitivity(0.0, [])
-        gradients = torch.autograd.grad(out, [z for _, z in rounds], retain_graph=True, allow_unused=True)
+    @_uncollected()
+    def ask(self, elements: Iterable[int]) -> None:
+        """Finds the bounds of some elements, which then cost little."""
+        new = [element for element in dict.fromkeys(elements) if element not in self._known]
+        if not new:
+            return
+        # Independent of the mode that the caller is in.
+        with torch.inference_mode(False), torch.enable_grad():
+            rows, (out, rounds) = self._derivation(new)
+            if not rounds or not out.requires_grad:
+                self._known.update((element, _Sensitivity(0.0, [])) for element in new)
+                return
+            room = ROOM // (8 * sum(z.numel() for _, z in rounds)) + 1
+            for at in range(0, len(new), room):
+                some = new[at : at + room]
+                shares = _shares(out, rounds, some, rows)
+                steps = [step for step, _ in rounds]
+                self._known.update((element, self._sensitivity(element, steps, share)) for element, share in zip(some, shares))
+
+    def _derivation(self, elements: list[int]) -> tuple[list[int] | None, Any]:
+        """The steps with derivatives: of the rows of elements, where that is enough, or of all of them, and then None."""
+        z = self._value.z
+        inner = z[:1].numel() if z.ndim else 1
+        rows = sorted({element // max(inner, 1) for element in elements})
+        rows += [row for row in (0, 1) if len(rows) == 1 and row != rows[0]][:1]
+        if z.ndim and z.numel() >= _LARGE and 4 * len(rows) <= len(z) and not self._tied and self._derived is None:
+            found = _rows.derive(self._tape, self._value, rows)
+            if found is not None:
+                return rows, found
+            self._tied = True
+        if self._derived is None:
+            self._derived = self._tape.derive(self._value)
+        return None, self._derived
+
+    def _sensitivity(self, element: int, steps: list[Step], shares: Any) -> _Sensitivity:
         worst = variance = together = 0.0
-        shares: dict[tuple[str, str], float] = {}
-        for (step, _), gradient in zip(rounds, gradients):
-            if gradient is None:
+        found: dict[tuple[str, str], float] = {}
+        for step, (infinite, most, squares, second) in zip(steps, shares.tolist()):
+            if infinite:
+                return _Sensitivity(math.inf, [], place(step.name, step.line))
+            if most == squares == second == 0:
                 continue
-            steep = gradient.abs()
-            largest, deviation = step.errors()
-            if not bool(torch.isfinite(steep).all()):
-                bad = ~torch.isfinite(steep) & (largest > 0)
-                if bool(bad.any()):
-                    return _Sensitivity(math.inf, [], place(step.name, step.line))
-                steep = steep.nan_to_num(0.0, 0.0, 0.0)
-            most = float((steep * largest).sum())
-            squares = float((steep * deviation).square().sum())
             equal = not step.varied
-            second = 0.0 if step.second is None else float((steep * step.second()).sum())
             worst += most + second
             together += second + (most if equal else 0.0)
             variance += 0.0 if equal else squares
             key = (step.name, step.line)
-            shares[key] = shares.get(key, 0.0) + (most if equal else LAMBDA * math.sqrt(squares)) + second
+            found[key] = found.get(key, 0.0) + (most if equal else LAMBDA * math.sqrt(squares)) + second
         bound = min(worst, LAMBDA * math.sqrt(variance) + together)
         if math.isnan(bound):
             return _Sensitivity(math.inf, [], "a step")
         if self.peak.reshape(-1)[element] > 1.05 * bound:
             # No draw may be outside. Errors are so large that derivatives do not tell their effect, as of exponentials of large scores.
             bound = max(bound, LAMBDA * float(self.sigma.reshape(-1)[element]))
-        total = sum(shares.values()) or 1.0
-        terms = sorted(((name, line, share / total) for (name, line), share in shares.items()), key=lambda term: -term[2])
+        total = sum(found.values()) or 1.0
+        terms = sorted(((name, line, share / total) for (name, line), share in found.items()), key=lambda term: -term[2])
         return _Sensitivity(bound, terms)
 
     def largest_terms(self, count: int = 5, element: int | None = None) -> list[tuple[str, str, float]]:
@@ -122,6 +156,48 @@ class Bound:
         return "\n".join(lines)
 
 
+def _shares(out: Any, rounds: Any, elements: list[int], rows: list[int] | None) -> Any:
+    """What each step that rounds brings to the errors of elements: by element and step, whether it is infinite, the largest error, its
+    variance, and the bound of products of two errors. ``rows`` are those that were derived, if not all."""
+
+    def cut(one: Any) -> Any:
+        return (one if rows is None else one[rows]).reshape(-1)
+
+    if rows is not None:
+        inner = out[:1].numel()
+        elements = [rows.index(element // inner) * inner + element % inner for element in elements]
+    shares = []
+    for (step, _), gradient in zip(rounds, _derivatives(out, [z for _, z in rounds], elements)):
+        if gradient is None:
+            shares.append(torch.zeros(4, len(elements), dtype=out.dtype, device=out.device))
+            continue
+        steep = gradient.detach().abs().reshape(len(elements), -1)
+        largest, deviation = map(cut, step.errors())
+        infinite = (~(steep < math.inf) & (largest > 0)).any(1).to(out.dtype)
+        steep = steep.nan_to_num(0.0, 0.0, 0.0)
+        second = steep @ cut(step.second()) if step.second is not None else torch.zeros_like(infinite)
+        shares.append(torch.stack([infinite, steep @ largest, (steep * deviation).square().sum(1), second]))
+    return torch.stack(shares).permute(2, 0, 1).cpu().numpy()
+
+
+def _derivatives(out: Any, zs: list[Any], elements: list[int]) -> Any:
+    """The derivatives of elements with respect to each rounding, stacked."""
+    if len(elements) > 1:
+        chosen = torch.zeros(len(elements), out.numel(), dtype=out.dtype, device=out.device)
+        chosen[range(len(elements)), elements] = 1.0
+        try:
+            with warnings.catch_warnings():
+                # Operations that have no derivatives in a batch are run one by one.
+                warnings.simplefilter("ignore")
+                chosen = chosen.reshape(-1, *out.shape)
+                return torch.autograd.grad(out, zs, chosen, retain_graph=True, allow_unused=True, is_grads_batched=True)
+        except RuntimeError:
+            pass
+    each = [torch.autograd.grad(out.reshape(-1)[element], zs, retain_graph=True, allow_unused=True) for element in elements]
+    return [None if of_all[0] is None else torch.stack(of_all) for of_all in zip(*each)]
+
+
+@_uncollected()
 def bounds_of(
     function: Callable[..., Any],
     inputs: Any,
@@ -193,25 +269,30 @@ def _plain_operations() -> Iterator[None]:
 
 def _decide(tape: Tape, found: dict[str, Bound], branches: list[tuple[Value, bool, str]]) -> None:
     """Marks elements that depend on decisions which flip within their errors, and keeps what they may be instead."""
+    flipping = {id(value): seeds for value, seeds in _flipping(tape, [value for value, _, _ in branches])}
     for value, same, line in branches:
-        if not same or any(bool((tape.draw(seed, scale=_FAR)(value) != value.z).any()) for seed in range(_DRAWS)):
+        if not same or id(value) in flipping:
             for bound in found.values():
                 bound.unknown.append(f"{line}: a branch of the function flips within its errors")
-    chosen = [out for step in tape.steps if step.decides for out in step.outs if not out.floating or len(step.outs) == 1]
-    if not chosen:
-        return
-    for seed in range(_DRAWS):
-        own = tape.draw(seed, scale=_FAR)
-        if not any(bool((own(out) != out.z).any()) for out in chosen):
-            continue
-        fixed = tape.draw(seed, scale=_FAR, fixed=True)
+    judged = [bound._value for bound in found.values()]
+    chosen = [out for _, step, _ in tape.plan(judged) if step.decides for out in step.outs if not out.floating or len(step.outs) == 1]
+    seeds = sorted({seed for _, some in _flipping(tape, chosen) for seed in some})
+    runs = (tape.draws(seeds, judged, _FAR, fixed) for fixed in (False, True))
+    for (value, _, own), (_, _, fixed) in zip(*runs):
+        other = (own - fixed) if value.floating else (own != value.z).double()
         for bound in found.values():
-            value = bound._value
-            other = (own(value) - fixed(value)) if value.floating else (own(value) != value.z).double()
-            moved = other.cpu().numpy()
-            if (moved != 0).any():
-                bound._alternatives.append(moved)
-                bound.undetermined |= numpy.nan_to_num(numpy.abs(moved), nan=math.inf) > LAMBDA * bound.sigma
+            for moved in other.cpu().numpy() if bound._value is value else ():
+                if (moved != 0).any():
+                    bound._alternatives.append(moved)
+                    bound.undetermined |= numpy.nan_to_num(numpy.abs(moved), nan=math.inf) > LAMBDA * bound.sigma
+
+
+def _flipping(tape: Tape, values: list[Value]) -> Iterator[tuple[Value, list[int]]]:
+    """Values that some draws change, and the seeds of these."""
+    for value, seeds, drawn in tape.draws(range(_DRAWS), values, _FAR):
+        changed = (drawn != value.z).reshape(len(seeds), -1).any(1).tolist()
+        if any(changed):
+            yield value, [seed for seed, one in zip(seeds, changed) if one]
 
 
 def _wanted(grads: dict[str, Any], keys: list[Any], inputs: Any) -> set[Any]:
@@ -272,6 +353,16 @@ def flat(outputs: Any) -> Iterator[Any]:
             yield one
 
 
+def largest(x: numpy.ndarray, count: int) -> numpy.ndarray:
+    """The places of the largest numbers, the largest first, and of equal ones the first."""
+    if not 0 < count < x.size // 8:
+        return numpy.argsort(-x, kind="stable")[:count]
+    least = numpy.partition(-x, count - 1)[count - 1]
+    several = numpy.flatnonzero(-x < least), numpy.flatnonzero(-x == least)[:count], numpy.flatnonzero(numpy.isnan(x))[:count]
+    at = numpy.sort(numpy.concatenate(several))
+    return at[numpy.argsort(-x[at], kind="stable")][:count]
+
+
 def stored_bound(value: Any, error: Any, dtype: str) -> numpy.ndarray:
     """Bounds after an output is stored in its type."""
     value, error = (numpy.ascontiguousarray(one, numpy.float64) for one in (value, error))
@@ -298,7 +389,6 @@ def bound_of(
     """
     found = bounds_of(function, inputs, unit(accumulate), rounds, grads, grad_output)
     for bound in found.values():
-        for element in numpy.argsort(-bound.sigma.reshape(-1), kind="stable")[:elements]:
-            if not bound.unknown and bound._value.floating:
-                bound.of(int(element))
+        if not bound.unknown and bound._value.floating:
+            bound.ask(map(int, largest(bound.sigma.reshape(-1), elements)))
     return next(iter(found.values())) if list(found) == ["out"] else found

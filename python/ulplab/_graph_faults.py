@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Iterator
 
-from ._tape import Step, Tape, Value, place, values, walk
+from ._tape import Step, Tape, Value, place, walk
 from ._torch import Tensor, torch
 
 # Largest number of steps that are run to find faults that explain a wrong output.
@@ -49,20 +49,18 @@ def _without_last(call: Callable[..., Any], x: Tensor, rest: tuple[Any, ...]) ->
 
 def run(tape: Tape, value: Value, at: int, call: Callable[..., Any]) -> Tensor:
     """The value with another call at one step."""
-    found: dict[int, Tensor] = {}
 
-    def of(one: Value) -> Tensor:
-        return found.get(id(one), one.z)
+    def make(number: int, step: Step, found: dict[int, Any]) -> list[Tensor]:
+        if number != at and not any(id(one) in found for one in step.inputs):
+            return []
+        result = (call if number == at else step.call)(*walk(step.args, lambda one: found.get(id(one), one.z)))
+        return list(result) if isinstance(result, (tuple, list)) else [result]
 
+    made = value.z
     with torch.no_grad():
-        for number in range(at, len(tape.steps)):
-            step = tape.steps[number]
-            if number > at and not any(id(one) in found for one in values(step.args)):
-                continue
-            result = (call if number == at else step.call)(*walk(step.args, of))
-            outs = list(result) if isinstance(result, (tuple, list)) else [result]
-            found.update((id(out), one) for one, out in zip(outs, step.outs))
-    return of(value)
+        for _, one in tape.replay(make, tape.plan([value], exact=True), [value]):
+            made = one
+    return made
 
 
 def results(tape: Tape, value: Value) -> Iterator[tuple[str, Tensor]]:

@@ -9,7 +9,7 @@ import numpy
 from . import _errors, _native, _records
 from ._choices import as_good
 from ._close import check_type, unit, warn_of_little
-from ._functions import ROUNDS, Bound, bounds_of, stored_bound
+from ._functions import ROUNDS, Bound, bounds_of, largest, stored_bound
 from ._graph_faults import likeness
 from ._tape import LAMBDA, place
 from ._torch import Tensor, torch
@@ -78,9 +78,10 @@ class _Found:
         finite = numpy.isfinite(self.value) & numpy.isfinite(self.got)
         with numpy.errstate(invalid="ignore"):
             off = numpy.where(self.undetermined | ~finite, -1.0, numpy.abs(self.got - self.value))
-        wanted = [*numpy.argsort(-numpy.where(finite, ratio, -1.0), kind="stable")[: _FIRST[0]], *numpy.argsort(-off, kind="stable")[: _FIRST[1]]]
+        wanted = [*largest(numpy.where(finite, ratio, -1.0), _FIRST[0]), *largest(off, _FIRST[1])]
         screen = self.allowed.copy()
         while wanted and len(self.asked) < _MOST:
+            self.bound.ask(at for at in map(int, wanted) if finite[at] and at not in self.asked)
             for element in map(int, wanted):
                 if element in self.asked:
                     continue
@@ -101,7 +102,7 @@ class _Found:
             ratio = self.ratios()
             if (ratio[list(self.asked)] > 1).any():
                 return
-            wanted = [at for at in numpy.argsort(-ratio, kind="stable")[: _FIRST[0]] if ratio[at] > 1 and others[at]]
+            wanted = [at for at in largest(ratio, _FIRST[0]) if ratio[at] > 1 and others[at]]
         if wanted:
             self.why = f"elements are outside eight deviations, and none of the {_MOST} worst is outside its bound"
             self.unjudged |= others & (ratio > 1)

@@ -205,7 +205,7 @@ class _Each(TorchDispatchMode):  # type: ignore[misc]
                 self.note(name, compared["worst"][-1], "\n".join(said))
                 return
             if one.why or one.undetermined.any():
-                self.note(name, why=one.unsaid(name))
+                self.note(name, why=one.why or "a decision flips within its errors")
                 return
             worst = max(worst, compared["ratio"])
         self.note(name, worst)

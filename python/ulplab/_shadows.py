@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import sys
@@ -10,7 +11,7 @@ from typing import Any, Iterable
 from . import _complex, _norms, _steps, _sums
 from ._choices import CHOOSE
 from ._parts import PRIVATE, out_of_place, parts_of
-from ._tape import Tape, Unknown, Value, kind, place
+from ._tape import Tape, Unknown, Value, kind, parts, place, walk
 from ._torch import Tensor, TorchDispatchMode, TorchFunctionMode, modes_off, pytree, torch
 
 aten = torch.ops.aten
@@ -79,7 +80,7 @@ def _real_type(dtype: Any) -> Any:
 
 def _covers(x: Tensor) -> bool:
     """True if a tensor has every element of its storage, once."""
-    return x.untyped_storage().nbytes() == x.numel() * x.element_size() and _dense(x)
+    return x.untyped_storage().nbytes() == x.numel() * x.element_size() and (x.is_contiguous() or _dense(x))
 
 
 def _dense(x: Tensor) -> bool:
@@ -148,7 +149,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
             if x.dtype != store.keep.dtype:
                 raise Unknown(f"memory of {store.keep.dtype} that is read as {x.dtype}")
             offset, shape, stride, _ = key
-            found = self.moved_as_is(lambda z: z.as_strided(shape, stride, offset), self.flat(store))
+            found = self.moved_as_is(lambda z: z.as_strided(shape, stride, z.storage_offset() + offset), self.flat(store))
             found = _complex.conjugate(self.tape, found) if x.is_conj() != store.keep.is_conj() else found
             store.views[key] = self.moved_as_is(torch.neg, found) if x.is_neg() != store.keep.is_neg() else found
         return store.views[key]
@@ -206,7 +207,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         if flat.complex != value.complex:
             raise Unknown("real parts of complex numbers that are written")
         key = (0, flat.shape, (1,), kind)
-        found = self.moved_as_is(lambda old, new: old.as_strided_scatter(new, shape, stride, offset), flat, value)
+        found = self.moved_as_is(lambda old, new: old.clone().as_strided_scatter(new, shape, stride, offset), flat, value)
         self.stores[x.untyped_storage()._cdata] = new = _Store(x, key, found)
         new.views[_key(x)] = value
 
@@ -249,10 +250,10 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
                 given = self.given(func, args, kwargs)
         except Unknown as unknown:
             why = self.reason(name, unknown)
-        self.remember([*_written(func._schema, args, kwargs), *_statistics(name, args)])
+        self.remember([*_written(func, args, kwargs), *_statistics(name, args)])
         result = func(*args, **kwargs)
         if not func.is_view and not func._schema.is_mutable:
-            self._made |= {x.untyped_storage()._cdata for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)}
+            self._made |= {x.untyped_storage()._cdata for x in parts(result, torch.Tensor)}
         if given is not None:
             try:
                 with torch.inference_mode(False):
@@ -266,7 +267,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
             # The number is the function's own from here on.
             self.note(why)
         elif why:
-            self.lose([*pytree.tree_leaves(result), *_written(func._schema, args, kwargs)], why)
+            self.lose([*pytree.tree_leaves(result), *_written(func, args, kwargs)], why)
         return result
 
     def remember(self, written: Iterable[Any]) -> None:
@@ -286,12 +287,12 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         """The results of an operation by others that it consists of; NotImplemented if it has none, or they give something else."""
         if func in self.within or not any(self.known(x) for x in pytree.tree_leaves((args, kwargs))):
             return NotImplemented
-        parts = parts_of(func, name)
-        if parts is None:
+        others = parts_of(func, name)
+        if others is None:
             return NotImplemented
         self.within.append(func)
         try:
-            found = parts(*args, **kwargs)
+            found = others(*args, **kwargs)
         finally:
             self.within.pop()
         if not func._schema.is_mutable:
@@ -317,22 +318,17 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
 
     def given(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """The arguments, with values in the place of tensors; None if the operation has nothing to do with numbers."""
-        flat, _ = pytree.tree_flatten((args, kwargs))
-        tensors = [x for x in flat if isinstance(x, torch.Tensor)]
+        tensors = parts((args, kwargs), torch.Tensor)
         if not any(self.known(x) for x in tensors) and tensors:
             return None
         if any(x.is_sparse or x.is_quantized for x in tensors):
             raise Unknown("sparse and quantized tensors are not followed")
-
-        def value(x: Any) -> Any:
-            return self.of(x) if isinstance(x, torch.Tensor) else x
-
-        return pytree.tree_map(value, args), pytree.tree_map(value, kwargs)
+        return walk((args, kwargs), self.of, torch.Tensor)  # type: ignore[no-any-return]
 
     def record(self, func: Any, name: str, given: tuple[Any, Any], args: Any, kwargs: Any, result: Any) -> None:
         schema = func._schema
-        results = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
-        written = _written(schema, args, kwargs)
+        results = parts(result, torch.Tensor)
+        written = _written(func, args, kwargs)
         if schema.name.partition("::")[0] != "aten":
             raise Unknown("not an operation of torch itself")
         if name == "_local_scalar_dense":
@@ -348,7 +344,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         if local == "random":
             raise Unknown("random numbers, which differ from kernel to kernel; pass them as an input")
         numbers = [_real_type(x.dtype) for x in [*results, *written] if _numbers(x)]
-        if not numbers and not list(_taped(given)):
+        if not numbers and not parts(given):
             return
         narrow = max((torch.finfo(dtype).eps / 2 for dtype in numbers), default=0.0)
         self.tape.scalar = max(self.tape.u, narrow) if self.rounds != "end" else self.tape.u
@@ -357,7 +353,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         outs = self.mirror(func, name, local, given, written, results)
         if name in CHOOSE:
             self.choose(func, given, outs)
-        owned = {y.untyped_storage()._cdata for y in pytree.tree_leaves(args) if isinstance(y, torch.Tensor)}
+        owned = {y.untyped_storage()._cdata for y in parts(args, torch.Tensor)}
         # What is written in place is the result of the operation without it; running statistics are written besides.
         besides = f"{place(f'aten.{name}', self.tape.line)}: memory that an operation has changed besides its results"
         # Written, though the operation does not declare it.
@@ -422,8 +418,9 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         if name == "as_strided":
             # The elements are those of the memory, however the copy is laid out.
             return [self.of(x) for x in results]
+        taped = parts(given)
         empty = name in _EMPTY
-        if empty or not list(_taped(given)):
+        if empty or not taped:
             # A factory: zeros, arange, a number, or memory with no numbers yet.
             self.empty |= empty
             if name in _COMPUTED and _numbers(results[0]):
@@ -447,20 +444,20 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
             if target.complex:
                 return [self.moved_as_is(lambda new, old: new.expand_as(old).clone(), source, target)]
             return [self.tape.exact(lambda new, old: new.to(old.dtype).expand_as(old).clone(), source, target)]
-        if any(value.complex for value in _taped(given)) or any(x.is_complex() for x in [*results, *written]):
+        if any(value.complex for value in taped) or any(x.is_complex() for x in [*results, *written]):
             own = _complex.find(name)
             if own is None and local != "exact":
                 raise Unknown("ulplab does not know its steps for complex numbers")
         else:
             own = _steps.find(name)
-        if own is not None and any(value.floating for value in _taped(given)):
+        if own is not None and any(value.floating for value in taped):
             if any(isinstance(one, list) and any(isinstance(x, Value) for x in one) for one in args) and local != "steps":
                 raise Unknown("lists of tensors")
             found = own(self.tape, *args, **kwargs)
             return list(found) if isinstance(found, tuple) else [found]
         if local is None:
             raise Unknown("ulplab does not know its rounding error")
-        if local != "exact" and any(value.floating for value in _taped(given)):
+        if local != "exact" and any(value.floating for value in taped):
             raise Unknown("ulplab does not know its steps")
         return self.moved(func, name, args, kwargs)
 
@@ -472,32 +469,26 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         worst = torch.full_like(value.z, 8 * self.tape.u * float(value.z.abs().amax()) if value.z.numel() else 0.0)
         return self.tape.step(torch.clone, value, local=lambda: (worst, worst * 3**-0.5))
 
+    def wide(self, x: Any) -> Any:
+        """A number, or a type, of a step in f64."""
+        return self.tape.number(x) if isinstance(x, float) else torch.float64 if x.is_floating_point else x
+
     def moved(self, func: Any, name: str, args: Any, kwargs: Any) -> list[Value | None]:
         """An operation that moves, selects or compares, on the values themselves."""
         # A copy may have other strides than the tensor itself.
-        plain = aten.reshape if name in ("view", "_unsafe_view", "_reshape_alias") else out_of_place(func)
+        plain = torch.reshape if name in ("view", "_unsafe_view", "_reshape_alias") else out_of_place(func)
         if name == "_reshape_alias":
             args = args[:2]
-        flat, spec = pytree.tree_flatten((args, kwargs))
-        places = [at for at, one in enumerate(flat) if isinstance(one, Value)]
-        words = [torch.float64 if isinstance(one, torch.dtype) and one.is_floating_point else self.tape.number(one) for one in flat]
+        args, kwargs = walk((args, kwargs), self.wide, (torch.dtype, float))
+        names, count = tuple(kwargs), len(args)
 
-        def call(*tensors: Tensor) -> Any:
-            filled = list(words)
-            for at, tensor in zip(places, tensors):
-                filled[at] = tensor
-            args, kwargs = pytree.tree_unflatten(filled, spec)
-            found = plain(*args, **kwargs)
-            return tuple(found) if isinstance(found, (list, tuple)) else found
+        def call(*given: Any) -> Any:
+            return plain(*given[:count], **dict(zip(names, given[count:])))
 
-        values = [flat[at] for at in places]
-        if any(value.complex for value in values):
-            return list(_complex.moved(self.tape, call, *values, decides=name in _DECISIONS))
-        return list(self.tape.steps_of(call, *values, decides=name in _DECISIONS))
-
-
-def _taped(given: Any) -> Any:
-    return (one for one in pytree.tree_leaves(given) if isinstance(one, Value))
+        values, move = [*args, *kwargs.values()], call if names else plain
+        if any(value.complex for value in parts(values)):
+            return list(_complex.moved(self.tape, move, *values, decides=name in _DECISIONS))
+        return list(self.tape.steps_of(move, *values, decides=name in _DECISIONS))
 
 
 def _statistics(name: str, args: Any) -> Any:
@@ -505,14 +496,18 @@ def _statistics(name: str, args: Any) -> Any:
     return args[3:5] if name in _STATISTICS and args[5] else ()
 
 
-def _written(schema: Any, args: Any, kwargs: Any) -> list[Tensor]:
+def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
     """The tensors that an operation writes to."""
     found = []
-    for at, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            given = kwargs.get(argument.name) if argument.kwarg_only or at >= len(args) else args[at]
-            found += [x for x in pytree.tree_leaves(given) if isinstance(x, torch.Tensor)]
+    for at, name in _writes(func):
+        found += parts(kwargs.get(name) if at >= len(args) else args[at], torch.Tensor)
     return found
+
+
+@functools.cache
+def _writes(func: Any) -> list[tuple[int, str]]:
+    """The places and names of the arguments that an operation writes to."""
+    return [(at, one.name) for at, one in enumerate(func._schema.arguments) if one.alias_info is not None and one.alias_info.is_write]
 
 
 def line_of_user() -> str:

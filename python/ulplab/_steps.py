@@ -6,7 +6,8 @@ import functools
 import math
 from typing import Any, Callable, TypeVar
 
-from ._tape import Tape, Unknown, Value, distinct
+from ._roundings import distinct
+from ._tape import Tape, Unknown, Value
 from ._torch import Tensor, torch
 
 aten = torch.ops.aten

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, Callable
 
 from ._steps import count_of, dims_of, step_of
-from ._tape import Tape, Value, distinct
+from ._roundings import distinct
+from ._tape import Tape, Value
 from ._torch import Tensor, torch
 
 aten = torch.ops.aten
@@ -64,19 +66,26 @@ def _prod(t: Tape, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any 
 def _product_width(t: Tape, a: Tensor, b: Tensor) -> Callable[[], Any]:
     """How much equal products widen the deviations of a matrix product: those of a row with some column, and of a column with some row."""
 
-    def plainest(rows: Tensor) -> Tensor:
-        # The row with the fewest distinct numbers.
+    def plainest(rows: Tensor) -> set[int]:
+        # The first row, and that with the fewest distinct numbers.
         some = rows[..., : min(rows.shape[-1], 64)].sort(-1).values
-        return rows[(some.diff(dim=-1) != 0).sum(-1).argmin()]
+        return {0, int((some.diff(dim=-1) != 0).sum(-1).argmin())}
+
+    def of(rows: Tensor, others: Tensor) -> Tensor:
+        return functools.reduce(torch.maximum, [t.widening(rows * others[at]) for at in plainest(others)])
 
     def wide() -> Any:
         count = a.shape[-1]
         if count <= 64 or t.u == 0:
             return 1.0
         rows, columns = a.reshape(-1, count), b.transpose(-1, -2).reshape(-1, count)
-        of_rows = torch.maximum(t.widening(rows * plainest(columns)), t.widening(rows * columns[0]))
-        of_columns = torch.maximum(t.widening(columns * plainest(rows)), t.widening(columns * rows[0]))
-        return torch.minimum(of_rows.reshape(*a.shape[:-1], 1), of_columns.reshape(*b.shape[:-2], 1, b.shape[-1]))
+        shapes = (*a.shape[:-1], 1), (*b.shape[:-2], 1, b.shape[-1])
+        # The smaller of both: 1 if one of them is 1 everywhere.
+        pairs = sorted([(rows, columns, shapes[0]), (columns, rows, shapes[1])], key=lambda pair: len(pair[0]))
+        first = of(*pairs[0][:2])
+        if bool((first == 1).all()):
+            return 1.0
+        return torch.minimum(first.reshape(pairs[0][2]), of(*pairs[1][:2]).reshape(pairs[1][2]))
 
     return wide
 

@@ -11,6 +11,7 @@ import math
 from typing import Any, Callable, Iterable, Iterator
 
 from . import _native
+from ._roundings import Draws, distinct, half_spacing, rounded
 from ._torch import Tensor, torch
 
 # A bound is this many standard deviations, as that of a named operation is.
@@ -20,13 +21,14 @@ _UNIFORM = 3**-0.5
 # The smallest normal number of f32, and what is small enough to have terms below it.
 _FLUSHED = 2.0**-126
 _SMALL = 2.0**-100
-# A step with fewer distinct numbers than this share of its elements has many equal roundings.
-_DISTINCT = 8
-# Size of the sample from which the number of distinct numbers is estimated.
-_SAMPLE = 4096
 
-# Errors of steps with at most this many elements are kept.
-_KEPT = 1 << 18
+# Errors of steps are kept within so many bytes, and draws run at the same time whose values take so many.
+ROOM = 1 << 28
+# Calls that give the same for each of several draws as for one.
+_ELEMENTWISE = {
+    getattr(torch, name)
+    for name in "add sub mul div neg clone square maximum minimum abs exp exp2 expm1 log1p sin cos tanh erf erfc reciprocal atan".split()
+}
 
 # Operations that give whole numbers.
 _WHOLE = ("floor", "ceil", "round", "trunc", "sign", "floor_divide")
@@ -88,6 +90,8 @@ class Step:
     line: str
     call: Callable[..., Any]
     args: tuple[Any, ...]
+    #: All values among the arguments.
+    inputs: tuple[Value, ...]
     outs: tuple[Value, ...]
     #: Largest rounding error of each element of the first output, and the standard deviation; None if the step rounds nothing.
     local: Callable[[], tuple[Tensor, Tensor]] | None = None
@@ -95,8 +99,10 @@ class Step:
     kinked: Callable[..., Any] | None = None
     #: True if outputs are chosen by comparing numbers that have errors.
     decides: bool = False
-    #: True if the errors take as long as the step, and are kept.
+    #: True if the errors take as long as the step.
     costly: bool = False
+    #: True if the errors are kept, once they are computed.
+    keeps: bool = False
     #: The type that the step converts to.
     cast: Any = None
     #: The type that the result is rounded to besides.
@@ -119,44 +125,48 @@ class Step:
             return self._kept
         assert self.local is not None
         with torch.no_grad():
-            finite = torch.isfinite(self.outs[0].z)
+            size = self.outs[0].z.abs()
+            infinite = ~(size < math.inf)
             worst, deviation = self.local()
             # Kernels may flush numbers below the smallest normal one to 0.
-            small = (self.outs[0].z != 0) & (self.outs[0].z.abs() < _SMALL)
-            flushed = torch.where(small, _FLUSHED, 0.0)
-            worst, deviation = (torch.where(finite, one + flushed, 0.0).nan_to_num(0.0, 0.0, 0.0) for one in (worst, deviation))
+            flushed = torch.where((size > 0) & (size < _SMALL), _FLUSHED, 0.0)
+            worst, deviation = ((one + flushed).masked_fill_(infinite, 0.0).nan_to_num_(0.0, 0.0, 0.0) for one in (worst, deviation))
             if self.narrow is not None:
-                half = torch.where(finite, half_spacing(self.outs[0].z, self.narrow), 0.0)
+                half = half_spacing(self.outs[0].z, self.narrow).masked_fill_(infinite, 0.0)
                 worst, deviation = worst + half, torch.hypot(deviation, half * _UNIFORM)
-        if self.costly or worst.numel() <= _KEPT:
+        if self.keeps:
             self._kept = worst, deviation
         return worst, deviation
 
 
-def walk(args: Any, found: Callable[[Value], Any]) -> Any:
-    """The arguments, with what ``found`` returns for a value in its place."""
-    if isinstance(args, Value):
-        return found(args)
+def walk(args: Any, found: Callable[[Any], Any], kind: Any = Value) -> Any:
+    """The arguments, with what ``found`` returns for a value, or for another kind of object, in its place."""
     if isinstance(args, (list, tuple)):
-        return type(args)(walk(one, found) for one in args)
-    return args
+        return type(args)(
+            [found(one) if isinstance(one, kind) else walk(one, found, kind) if isinstance(one, (list, tuple, dict)) else one for one in args]
+        )
+    if isinstance(args, dict):
+        return {name: walk(one, found, kind) for name, one in args.items()}
+    return found(args) if isinstance(args, kind) else args
 
 
-def values(args: Any) -> Iterator[Value]:
-    """All values among arguments."""
-    if isinstance(args, Value):
-        yield args
-    elif isinstance(args, (list, tuple)):
-        for one in args:
-            yield from values(one)
+def parts(args: Any, kind: Any = Value) -> list[Any]:
+    """All values, or objects of another kind, among arguments."""
+    if isinstance(args, kind):
+        return [args]
+    found = []
+    for one in args.values() if isinstance(args, dict) else args if isinstance(args, (list, tuple)) else ():
+        if isinstance(one, kind):
+            found.append(one)
+        elif isinstance(one, (list, tuple, dict)):
+            found += parts(one, kind)
+    return found
 
 
-def half_spacing(z: Tensor, dtype: Any) -> Tensor:
-    """Half the spacing of the numbers of a type around each element."""
-    info = torch.finfo(dtype)
-    exponent = torch.frexp(z).exponent - 1
-    least = math.frexp(info.tiny)[1] - 1
-    return torch.ldexp(torch.full_like(z, info.eps / 2), exponent.clamp(min=least))
+#: Steps in order, with their numbers, and the values that no later one of them needs.
+Plan = list[tuple[int, Step, list[int]]]
+#: Returns the outputs of a step, from its number and from the values that others have made, by identity.
+Make = Callable[[int, Step, dict[int, Any]], Iterable[Any]]
 
 
 class Tape:
@@ -168,6 +178,8 @@ class Tape:
         self._makers: dict[int, Step] = {}
         #: Indices, by the identity of their value: the scores that they are chosen by, and the dimension.
         self.choices: dict[int, tuple[Value, int | None]] = {}
+        #: Bytes that are left for errors of steps that are kept.
+        self._room = ROOM
         #: What the function was doing when the next step is added.
         self.name = self.line = ""
         #: Unit roundoff of the type in which kernels have a number that the function states.
@@ -198,13 +210,16 @@ class Tape:
         with torch.no_grad():
             result = call(*given)
         several = isinstance(result, (tuple, list))
-        exact = all(value.exact for value in values(args)) and more.get("local") is None
+        inputs = tuple(parts(args))
+        exact = all(value.exact for value in inputs) and more.get("local") is None
         if more.get("decides") and exact:
             more["decides"] = False
         outs = tuple(Value(one, exact) for one in (result if several else (result,)))
-        if not exact or any(True for _ in values(args)):
+        if inputs or not exact:
             more.setdefault("narrow", self.narrow if more.get("local") is not None else None)
-            made = Step(self.name, self.line, call, args, outs, **more)
+            self._room -= 16 * outs[0].z.numel() if more.get("local") is not None else 0
+            more["keeps"] = self._room >= 0 or more.get("costly", False)
+            made = Step(self.name, self.line, call, args, inputs, outs, **more)
             self.steps.append(made)
             self._makers.update((id(out), made) for out in outs)
         return outs
@@ -216,13 +231,15 @@ class Tape:
     def units(self, name: str, call: Callable[..., Any], *args: Any, extra: float = 0.0, **more: Any) -> Value:
         """A step whose local error is in the table of ATen operations, and ``extra`` units of it more."""
         relative, slope, absolute = _LOCAL[name][1]
-        first = next(values(args))
+        first = parts(args)[0]
         out: list[Value] = []
 
         def local() -> tuple[Tensor, Tensor]:
             z = out[0].z.abs()
-            of = first.z.abs() if name.startswith("exp") else z.log().abs().nan_to_num(0.0, 0.0, 0.0)
-            worst = self.u * ((relative + extra + (slope * of if slope else 0.0)) * z).clamp(min=absolute)
+            units = relative + extra
+            if slope:
+                units = units + slope * (first.z.abs() if name.startswith("exp") else z.log().abs().nan_to_num(0.0, 0.0, 0.0))
+            worst = self.u * (units * z).clamp(min=absolute)
             return worst, worst * _UNIFORM
 
         out.append(self.step(call, *args, local=local, **more))
@@ -264,7 +281,7 @@ class Tape:
             step = self.maker(value)
             made = value.exact or not value.floating
             if not made and step is not None and step.local is None:
-                made = step.name in _WHOLE or all(self._short(one, most) for one in values(step.args))
+                made = step.name in _WHOLE or all(self._short(one, most) for one in step.inputs)
             z = value.z
             value.short = made and (not value.floating or bool(((16 * z == (16 * z).round()) & (z.abs() < most)).all()))
         return value.short
@@ -305,18 +322,18 @@ class Tape:
         function = getattr(torch.special, name.removeprefix("special_")) if name.startswith("special_") else getattr(torch, name)
         if name not in ("sqrt", "rsqrt", "log", "log2", "log10"):
             return self.units(name, function, a)
-        zero = a.z == 0 if name.startswith("log") else None
+        logarithm = name.startswith("log")
 
-        def call(x: Tensor) -> Tensor:
+        def call(x: Tensor, exact: Tensor) -> Tensor:
             # Sums of squares and of exponentials are not negative in any kernel.
-            x = torch.where((x < 0) & (a.z >= 0), -x, x)
-            if zero is None:
+            x = torch.where((x < 0) & (exact >= 0), -x, x)
+            if not logarithm:
                 return function(x)
             # A logarithm of 0 has no error that its infinite derivative would multiply.
-            none = zero & (x == 0)
+            none = (exact == 0) & (x == 0)
             return torch.where(none, -math.inf, function(torch.where(none, 1.0, x)))
 
-        return self.units(name, call, a)
+        return self.units(name, call, a, Value(a.z, True))
 
     def cast(self, a: Value, dtype: Any) -> Value:
         """A conversion to a type that may round."""
@@ -421,98 +438,124 @@ class Tape:
             return torch.zeros_like(value.z)
         return (LAMBDA * value.spread).nan_to_num(0.0, 0.0, 0.0)
 
-    def draw(self, seed: int, scale: float = 1.0, fixed: bool = False) -> Callable[[Value], Tensor]:
-        """Runs the steps with random roundings, ``scale`` times as large; with ``fixed``, decisions are those of the exact run."""
-        found: dict[int, Tensor] = {}
+    def plan(self, wanted: Iterable[Value], exact: bool = False) -> Plan:
+        """The steps that values follow from, in order: their numbers, and which values no later step of them needs. Steps whose outputs
+        are exact are among them if ``exact`` says so."""
+        needed = {id(value) for value in wanted}
+        used: set[int] = set()
+        found = []
+        for number in range(len(self.steps) - 1, -1, -1):
+            step = self.steps[number]
+            if (not exact and all(out.exact for out in step.outs)) or not any(id(out) in needed for out in step.outs):
+                continue
+            here = {id(value) for value in step.inputs}
+            unused = {id(out) for out in step.outs} - used
+            found.append((number, step, [*(here - used), *unused]))
+            needed |= here
+            used |= here
+        return found[::-1]
 
-        def of(value: Value) -> Tensor:
-            return found.get(id(value), value.z)
+    def replay(self, make: Make, plan: Plan, wanted: Iterable[Value]) -> Iterator[tuple[Value, Any]]:
+        """Runs the steps of a plan again, and yields each wanted value when it is made."""
+        asked = {id(value) for value in wanted}
+        found: dict[int, Any] = {}
+        for number, step, done in plan:
+            for out, one in zip(step.outs, make(number, step, found)):
+                found[id(out)] = one
+                if id(out) in asked:
+                    yield out, one
+            for gone in done:
+                found.pop(gone, None)
 
-        with torch.no_grad():
-            for number, step in enumerate(self.steps):
-                if all(out.exact for out in step.outs):
-                    continue
-                result = step.call(*walk(step.args, of))
-                outs = list(result) if isinstance(result, (tuple, list)) else [result]
+    def draws(
+        self, seeds: Iterable[int], wanted: Iterable[Value], scale: float = 1.0, fixed: bool = False
+    ) -> Iterator[tuple[Value, list[int], Tensor]]:
+        """Runs the steps with random roundings, ``scale`` times as large, for some seeds at a time. Yields each value that has errors with
+        the seeds and what they give, stacked. With ``fixed``, decisions are those of the exact run."""
+        wanted, left = list(wanted), list(seeds)
+        plan = self.plan(wanted) if wanted and left else []
+        live = most = 0
+        sizes: dict[int, int] = {}
+        for _, step, done in plan:
+            sizes.update((id(out), out.z.numel()) for out in step.outs)
+            live += sum(out.z.numel() for out in step.outs)
+            most = max(most, live)
+            live -= sum(sizes.get(one, 0) for one in done)
+        size = max(1, ROOM // max(8 * most, 1))
+        while left:
+            some, left = left[:size], left[size:]
+            for value, drawn in self.replay(self._drawing(some, scale, fixed), plan, wanted):
+                yield value, some, drawn.whole()
+
+    def _drawing(self, seeds: list[int], scale: float, fixed: bool) -> Make:
+        salts: dict[Any, Tensor] = {}
+
+        def make(number: int, step: Step, found: dict[int, Any]) -> list[Draws]:
+            with torch.no_grad():
+                outs = _called(step, found, len(seeds))
                 if step.local is not None:
-                    worst, deviation = step.errors()
-                    noise = deviation * _noise(outs[0], number, seed, same=not (step.costly and seed % 2))
-                    outs[0] = outs[0] + scale * torch.minimum(torch.maximum(noise, -worst), worst)
+                    z = outs[0].whole()
+                    if z.device not in salts:
+                        salts[z.device] = torch.tensor(seeds, device=z.device)
+                    outs[0] = Draws(whole=rounded(z, *step.errors(), number, salts[z.device], step.costly, scale))
                 if fixed and step.decides:
                     # Numbers next to chosen indices stay those of this draw.
-                    outs = [one if out.floating and len(outs) > 1 else out.z for one, out in zip(outs, step.outs)]
-                for one, out in zip(outs, step.outs):
-                    found[id(out)] = one
-        return of
+                    outs = [one if out.floating and len(outs) > 1 else Draws([out.z] * len(seeds)) for one, out in zip(outs, step.outs)]
+                return outs
+
+        return make
 
     def spread(self, draws: int, kept: list[Value]) -> None:
         """Measures the deviation of values that need it, and of ``kept``, over some draws."""
-        wanted = {id(out): out for step in self.steps for out in step.outs if out.needs_spread and not out.exact}
+        wanted = {id(out): out for _, step, _ in self.plan(kept) for out in step.outs if out.needs_spread and not out.exact}
         wanted |= {id(value): value for value in kept if not value.exact}
         for value in wanted.values():
             value.spread, value.peak = torch.zeros_like(value.z), torch.zeros_like(value.z)
-        for seed in range(draws):
-            of = self.draw(seed)
-            for value in wanted.values():
-                assert value.spread is not None and value.peak is not None
-                off = torch.where(of(value) == value.z, 0.0, of(value) - value.z).abs()
-                # Where the numbers themselves are infinite or undefined, nothing is off; where only a draw is, anything may be.
-                off = torch.where(torch.isfinite(value.z), off.nan_to_num(math.inf, math.inf), 0.0)
-                value.spread = torch.hypot(value.spread, off * draws**-0.5)
-                value.peak = torch.maximum(value.peak, off)
+        for value, _, drawn in self.draws(range(draws), wanted.values()):
+            assert value.spread is not None and value.peak is not None
+            off = torch.where(drawn == value.z, 0.0, drawn - value.z).abs()
+            # Where the numbers themselves are infinite or undefined, nothing is off; where only a draw is, anything may be.
+            off = torch.where(torch.isfinite(value.z), off.nan_to_num(math.inf, math.inf), 0.0)
+            for one in off:
+                value.spread = torch.hypot(value.spread, one * draws**-0.5)
+            value.peak = torch.maximum(value.peak, off.amax(0))
 
-    def derive(self) -> tuple[Callable[[Value], Tensor], list[tuple[Step, Tensor]]]:
-        """Runs the steps with derivatives. Returns the tensors of all values, and those of the steps that round."""
-        found: dict[int, Tensor] = {}
+    def derive(self, value: Value) -> tuple[Tensor, list[tuple[Step, Tensor]]]:
+        """Runs the steps of a value with derivatives. Returns its tensor, and those of the steps that round."""
         rounds: list[tuple[Step, Tensor]] = []
 
-        def of(value: Value) -> Tensor:
-            return found.get(id(value), value.z)
+        def make(number: int, step: Step, found: dict[int, Any]) -> list[Tensor]:
+            given = walk(step.args, lambda one: found.get(id(one), one.z))
+            if step.kinked is not None:
+                result = step.kinked(*given, *(self.off(one) for one in step.inputs))
+            else:
+                result = step.call(*given)
+            outs = list(result) if isinstance(result, (tuple, list)) else [result]
+            outs = [one.detach().requires_grad_() if out.floating and not one.requires_grad else one for one, out in zip(outs, step.outs)]
+            if step.local is not None and step.outs[0].floating:
+                rounds.append((step, outs[0]))
+            return outs
 
+        made = value.z
         with torch.enable_grad():
-            for step in self.steps:
-                if all(out.exact for out in step.outs):
-                    continue
-                given = walk(step.args, of)
-                if step.kinked is not None:
-                    result = step.kinked(*given, *(self.off(value) for value in values(step.args)))
-                else:
-                    result = step.call(*given)
-                outs = list(result) if isinstance(result, (tuple, list)) else [result]
-                for one, out in zip(outs, step.outs):
-                    if out.floating and not one.requires_grad:
-                        one = one.detach().requires_grad_()
-                    found[id(out)] = one
-                if step.local is not None and step.outs[0].floating:
-                    rounds.append((step, found[id(step.outs[0])]))
-        return of, rounds
+            for _, one in self.replay(make, self.plan([value]), [value]):
+                made = one
+        return made, rounds
 
 
-def distinct(z: Tensor) -> bool:
-    """False if many elements are equal, and so are their roundings."""
-    flat = z.detach().reshape(-1)
-    if flat.numel() > _SAMPLE:
-        at = torch.arange(_SAMPLE, device=flat.device, dtype=torch.float64) * (flat.numel() * 0.6180339887498949 % 1 + flat.numel() / _SAMPLE)
-        flat = flat[at.remainder(flat.numel()).long()]
-    flat = flat[flat != 0]
-    return bool(_DISTINCT * flat.unique().numel() >= flat.numel())
+def _called(step: Step, found: dict[int, Draws], count: int) -> list[Draws]:
+    """The outputs of a step before it rounds."""
+    drawn = {id(value): found[id(value)] for value in step.inputs if id(value) in found}
+    shape = step.outs[0].z.shape
 
+    def call(of: Callable[[Draws, Value], Tensor]) -> list[Tensor]:
+        result = step.call(*walk(step.args, lambda value: of(drawn[id(value)], value) if id(value) in drawn else value.z))
+        return list(result) if isinstance(result, (tuple, list)) else [result]
 
-_PRIME = -0x61C8864680B583EB  # 2**64 / the golden ratio, as a signed number
-
-
-def _noise(z: Tensor, number: int, seed: int, same: bool) -> Tensor:
-    """Random numbers of mean 0 and deviation 1 that a hash gives. With ``same``, equal numbers of a step get equal roundings;
-    without, they do not, as equal sums of different terms."""
-    bits = z.contiguous().view(torch.int64)
-    if not same:
-        bits = bits ^ torch.arange(z.numel(), device=z.device).reshape(z.shape) * _PRIME
-    salt = ((number * 0x9E3779B97F4A7C15 + seed * 0xD1B54A32D192ED03 + 0x2545F4914F6CDD1D) & (2**64 - 1)) - 2**63
-    bits = (bits ^ salt) * _PRIME
-    # Shifts fill up with the sign, which is masked out.
-    bits ^= (bits >> 32) & 0xFFFFFFFF
-    bits *= -0x4B47D0C5E2A2F5C7
-    bits ^= (bits >> 29) & 0x7FFFFFFFF
-    # The sum of two uniform numbers of 32 bits: rounding errors have no long tails.
-    total = (bits & 0xFFFFFFFF) + ((bits >> 32) & 0xFFFFFFFF)
-    return (total.double() - (2.0**32 - 1)) * (math.sqrt(6) / 2.0**32)
+    if not drawn:
+        return [Draws(whole=one.expand(count, *one.shape)) for one in call(lambda one, _: one.whole())]
+    if step.call in _ELEMENTWISE and all(one.z.device == step.outs[0].z.device for one in step.inputs):
+        return [Draws(whole=one) for one in call(lambda one, value: one.whole()[(slice(None), *[None] * (len(shape) - value.z.ndim))])]
+    if step.call is torch.reshape:
+        return [Draws(whole=drawn[id(step.args[0])].whole().reshape(count, *shape))]
+    return [Draws(each) for each in zip(*(call(lambda one, _: one.each()[at]) for at in range(count)))]  # noqa: B023
