@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable
 
 import numpy
 
 from . import reference
+from ._tensors import imported_torch
 
 # How many times as large a tensor is when a gate is asked what gain it notices.
 _GAINS = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 9.0)
@@ -245,8 +245,7 @@ def _of_function(
     function: Callable[..., Any], inputs: Any, output: str | None, stored: Callable[[numpy.ndarray], numpy.ndarray]
 ) -> tuple[numpy.ndarray, _Wrongs]:
     """The same for a function of torch, whose steps have the faults."""
-    if "torch" not in sys.modules:
-        raise TypeError("audit: op is a function, which needs torch; import it, or name an operation of ulplab.reference")
+    imported_torch("audit")
     from ._close import unit
     from ._functions import bounds_of
     from ._graph_faults import results

@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import math
 import numbers
-import sys
 from typing import Any, Callable, Iterable
 
 import numpy
 
 from . import _errors, _inputs, _native, _records
-from ._tensors import arguments, array, check_words, inputs as given_inputs, warn
+from ._tensors import arguments, array, check_words, imported_torch, inputs as given_inputs, warn
 
 # Metrics that a limit can be given for, and whether a larger value is better.
 _METRICS = dict(_native.limits())
@@ -116,6 +115,8 @@ def assert_close(
     of an input, or a limit is one that no numbers can break, such as ``atol=inf`` or ``cosine=-1``.
     """
     __tracebackhide__ = True
+    if op is not None and not isinstance(op, str) and not callable(op):
+        raise TypeError(f"assert_close: op = {op!r}, expected the name of an operation or a function")
     if limits:
         _check_words(limits, None if callable(op) else op)
     if kernel is not None:
@@ -363,85 +364,33 @@ def _by_operation(got: Any, inputs: dict[str, Any], call: dict[str, Any], name: 
     return "\n".join(lines)
 
 
-def assert_grad(
-    kernel: Callable[..., Any],
-    *,
-    op: Callable[..., Any],
-    inputs: Any,
-    grad_output: Any = None,
-    wrt: Any = None,
-    **words: Any,
-) -> None:
-    """Raises AssertionError unless what a kernel gives, and its gradients through torch.autograd, are within the bounds of ``op``.
-
-        ulplab.assert_grad(my_rms_norm, op=lambda x, w: F.rms_norm(x, x.shape[-1:], w), inputs=(x, w))
-
-    ``kernel`` and ``op``, a plain reference in torch, are called with ``inputs``: a tuple, or a dictionary by name. ``wrt`` names the inputs
-    whose gradients are judged, by position or name; by default, all of floating-point types. ``grad_output`` is the gradient of the output,
-    by default of random signs and sizes from a fixed seed. ``words`` are those of `assert_close`: ``rounds``, ``accumulate``, ``dtype``.
-    """
-    __tracebackhide__ = True
-    torch = sys.modules.get("torch")
-    if torch is None:
-        raise TypeError("assert_grad needs torch; import it")
-    named = isinstance(inputs, dict)
-    keys = list(inputs) if named else list(range(len(inputs)))
-    if wrt is None:
-        wrt = [key for key in keys if isinstance(inputs[key], torch.Tensor) and inputs[key].is_floating_point()]
-    wrt = [wrt] if isinstance(wrt, (int, str)) else list(wrt)
-    if not wrt or any(key not in keys for key in wrt):
-        raise ValueError(f"assert_grad: wrt = {wrt!r}, expected some of {', '.join(map(repr, keys))}")
-    given = {key: inputs[key].detach().clone().requires_grad_() if key in wrt else inputs[key] for key in keys}
-    out = kernel(**{str(key): x for key, x in given.items()}) if named else kernel(*given.values())
-    if not isinstance(out, torch.Tensor):
-        raise TypeError(f"assert_grad: the kernel gives {type(out).__name__}, expected a tensor; give the gradients to assert_close")
-    if not out.requires_grad:
-        raise ValueError("not judged: what the kernel gives has no gradient: it is detached, or the kernel does not go through torch.autograd")
-    if grad_output is None:
-        generator = torch.Generator().manual_seed(0)
-        grad_output = torch.randn(out.shape, generator=generator).to(out.device, out.dtype)
-    found = torch.autograd.grad(out, [given[key] for key in wrt], grad_output, allow_unused=True)
-    names = {f"d{key}": key for key in wrt}
-    missing = [name for name, one in zip(names, found) if one is None]
-    if missing:
-        plain = {key: inputs[key].detach().clone().requires_grad_() if key in wrt else inputs[key] for key in keys}
-        of = op(**{str(key): x for key, x in plain.items()}) if named else op(*plain.values())
-        needed = torch.autograd.grad(of, [plain[names[name]] for name in missing], grad_output, allow_unused=True)
-        lost = [name for name, one in zip(missing, needed) if one is not None]
-        if lost:
-            raise AssertionError(f"{', '.join(lost)}: the kernel gives no gradient of this input, and op gives one")
-        names = {name: key for name, key in names.items() if name not in missing}
-    got = {"out": out.detach(), **{name: one for name, one in zip(names, (one for one in found if one is not None))}}
-    assert_close(got, op=op, inputs=inputs, grads=names, grad_output=grad_output, **words)
-
-
 def _by_function(
     got: Any, function: Callable[..., Any], inputs: Any, call: dict[str, Any], grads: Any, grad_output: Any, output: str | None, name: str
 ) -> None:
     """Raises AssertionError for outputs that are not within the bound of a function of torch."""
     __tracebackhide__ = True
-    if "torch" not in sys.modules:
-        raise TypeError("assert_close: op is a function, which needs torch; import it, or name an operation of ulplab.reference")
+    imported_torch("assert_close")
     if inputs is None:
         raise TypeError("assert_close: give inputs, with which the function is called: a tuple, or a dictionary by name")
+    args, named = _inputs.split(inputs)
     from ._judged import assert_function
 
-    if isinstance(got, dict):
-        outputs = got
-    elif isinstance(got, (tuple, list)):
-        outputs = {f"out{at}": one for at, one in enumerate(got) if one is not None}
-    else:
-        outputs = {output or "out": got}
+    # An output that is None is not there, as in a function that gives one of several.
+    several = isinstance(got, (tuple, list))
+    outputs = {one: x for one, x in _inputs.outputs(got, output or "out").items() if x is not None or not several}
     if not outputs:
         raise TypeError("assert_close: give a tensor, or a dictionary of outputs by their names")
     u, meaning = _sums(call["accumulate"])
     arrays = {one: (tensor, array(tensor, name if one == "out" else one)) for one, tensor in outputs.items()}
-    given = inputs.values() if isinstance(inputs, dict) else inputs
-    held = [array(x, "an input") for x in given if hasattr(x, "__dlpack__")]
+    given = {**{f"input {at}": x for at, x in enumerate(args)}, **{f"input '{word}'": x for word, x in named.items()}}
+    held = {said: array(x, said) for said, x in given.items() if hasattr(x, "__dlpack__")}
     for one, (_, found) in arrays.items():
         _check_elements(found, one)
-        if any(_inputs.overlapping(found, x) for x in held):
-            raise ValueError(f"not judged: {one} is the memory of an input, which the kernel has overwritten; give a copy of the inputs")
+        for said in (said for said, x in held.items() if _inputs.overlapping(found, x)):
+            raise ValueError(
+                f"not judged: {one} is the memory of {said}: the kernel gives its input as it is, or has overwritten it; "
+                "say kernel= in the place of got, or give inputs that were copied before the call"
+            )
     wrong = assert_function(arrays, function, inputs, u, meaning, call["rounds"], grads, grad_output, {**call, "op": ""})
     if wrong:
         raise AssertionError("\n".join(wrong))

@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator
 
 import numpy
 
-from . import _native
+from . import _inputs, _native
 from ._close import unit
 from ._shadows import Leaks, Shadows
 from ._tape import LAMBDA, Tape, Unknown, Value, place
@@ -133,7 +133,7 @@ def bounds_of(
     """Runs a function, and returns a `Bound` for each of its outputs, and of the gradients that ``grads`` names."""
     if rounds not in ROUNDS:
         raise ValueError(f"rounds = {rounds!r}, expected one of {', '.join(ROUNDS)}")
-    args, kwargs = ((), inputs) if isinstance(inputs, dict) else (tuple(inputs), {})
+    args, kwargs = _inputs.split(inputs)
     tape = Tape(u)
     shadows = Shadows(tape, rounds)
     mark = _marked(grads, args, kwargs) if grads else {}
@@ -145,7 +145,10 @@ def bounds_of(
     try:
         with torch.inference_mode(False), guard, _plain_operations(), Leaks(shadows), shadows:
             result = function(*args, **kwargs)
-            outputs = _named(result)
+            outputs = _inputs.outputs(result)
+            if not any(isinstance(one, torch.Tensor) for one in outputs.values()):
+                said = f"{name_of(function)} gives a {type(result).__name__}"
+                raise TypeError(f"{said}, expected a tensor, or a tuple or a dictionary of tensors")
             if grads:
                 given = [mark[id(_input(at, inputs))] for at in grads.values()]
                 outputs |= dict(zip(grads, _gradients(result, given, grad_output)))
@@ -233,23 +236,25 @@ def _input(at: Any, inputs: Any) -> Any:
 
 def _gradients(result: Any, inputs: list[Any], grad_output: Any) -> tuple[Any, ...]:
     outputs = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor) and x.requires_grad]
+    if not outputs:
+        raise ValueError("not judged: what the function gives has no gradient: it is detached, or does not depend on these inputs")
     if grad_output is None:
         if len(outputs) != 1 or outputs[0].numel() != 1:
             raise ValueError("grads: give grad_output, the gradient of what the function gives, as it is no single number")
         given = None
     else:
         given = [x for x in pytree.tree_leaves(grad_output) if isinstance(x, torch.Tensor)]
-    found: tuple[Any, ...] = torch.autograd.grad(outputs, inputs, given, allow_unused=True)
-    return found
+        found, wanted = ([list(x.shape) for x in some] for some in (given, outputs))
+        if found != wanted:
+            of = ", ".join(map(str, wanted))
+            hint = "" if len(wanted) == 1 else "; give a tuple with the gradient of each output"
+            raise ValueError(f"grad_output is {', '.join(map(str, found)) or 'no tensor'}, expected {of}, as what the function gives{hint}")
+    return tuple(torch.autograd.grad(outputs, inputs, given, allow_unused=True))
 
 
-def _named(result: Any) -> dict[str, Any]:
-    """The outputs of a function by name: `out`, or those of a dictionary, or `out0`, `out1`, …"""
-    if isinstance(result, torch.Tensor):
-        return {"out": result}
-    if isinstance(result, dict):
-        return dict(result)
-    return {f"out{at}": one for at, one in enumerate(result)}
+def name_of(function: Callable[..., Any]) -> str:
+    """The name of a function, or of the class of a module, in messages."""
+    return str(getattr(function, "__name__", "") or type(function).__name__)
 
 
 def stored_bound(value: Any, error: Any, dtype: str) -> numpy.ndarray:

@@ -69,6 +69,25 @@ class Snapshot(dict[str, Any]):
         return {name: _copy(self[name], name) if name in self.writes else x for name, x in self.live.items()}
 
 
+def split(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a function by position, and by name. TypeError for anything but a tuple, a list or a dictionary."""
+    if isinstance(inputs, dict):
+        return (), inputs
+    if isinstance(inputs, (tuple, list)):
+        return tuple(inputs), {}
+    hint = "; for a single one, say inputs=(x,)" if hasattr(inputs, "shape") else ""
+    raise TypeError(f"inputs is a {type(inputs).__name__}, expected a tuple of arguments, or a dictionary of them by name{hint}")
+
+
+def outputs(result: Any, name: str = "out") -> dict[str, Any]:
+    """What a function gives by the names of its outputs: ``name`` for one, `out0`, `out1`, … for several, or those of its dictionary."""
+    if isinstance(result, dict):
+        return dict(result)
+    if isinstance(result, (tuple, list)):
+        return {f"out{at}": one for at, one in enumerate(result)}
+    return {name: result}
+
+
 def named(writes: str | Iterable[str], inputs: dict[str, Any]) -> list[str]:
     """The names of inputs that a kernel may write to. ValueError if there is no such tensor."""
     names = [writes] if isinstance(writes, str) else list(writes)

@@ -8,7 +8,7 @@ from typing import Any, Callable
 import numpy
 from . import _errors, _native, _records
 from ._close import check_type, unit, warn_of_little
-from ._functions import ROUNDS, Bound, bounds_of, stored_bound
+from ._functions import ROUNDS, Bound, bounds_of, name_of, stored_bound
 from ._graph_faults import likeness
 from ._tape import LAMBDA, place
 from ._torch import torch
@@ -139,7 +139,7 @@ def assert_function(
         return bounds_of(function, inputs, u, rounds, grads, grad_output)
 
     bounds = again(u, rounds)
-    name = _name(function)
+    name = name_of(function)
     # An output or a gradient that is not given would not be compared.
     own = [one for one in bounds if one not in (grads or {})]
     missing = [one for one in grads or {} if one in bounds and one not in got]
@@ -182,10 +182,6 @@ def assert_function(
     if not wrong and unsaid:
         raise ValueError("\n".join(unsaid))
     return wrong
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__name__", "") or type(function).__name__)
 
 
 def _explained(found: _Found, output: str, bounds: dict[str, Bound], again: Callable[..., dict[str, Bound]], u: float, rounds: str) -> list[str]:

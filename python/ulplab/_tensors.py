@@ -26,6 +26,14 @@ def check_words(name: str, given: Iterable[str], known: Iterable[str]) -> None:
             raise TypeError(f"{name} takes no '{word}'{_native.did_you_mean(word, known)}; it takes {', '.join(known)}")
 
 
+def imported_torch(who: str) -> Any:
+    """The caller's torch, which functions of torch need. TypeError if the caller has not imported torch."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise TypeError(f"{who}: op is a function, which needs torch; import it, or name an operation of ulplab.reference")
+    return torch
+
+
 def arguments(function: Any) -> tuple[str, ...]:
     """The names of a function's arguments."""
     code = function.__code__
