@@ -129,7 +129,7 @@ def test_gradients_of_named_operations(monkeypatch):
     def kernel(x, weight, eps):
         return Norm.apply(x, weight)
 
-    inputs = dict(x=X, weight=torch.randn(256, generator=RNG), eps=1e-6)
+    inputs = dict(x=X, weight=W[0], eps=1e-6)
     ulplab.assert_grad(kernel, op="rmsnorm", inputs=inputs)
     monkeypatch.setattr(Norm, "term", 0.0)
     with pytest.raises(AssertionError, match=r"rmsnorm: dx \(float32\[32, 256\]\)"):
@@ -191,6 +191,26 @@ def test_decisions_within_their_errors():
     got = right.clone()
     got[1] = (got[1] + 1) % 8
     said(got, best, (x, w))
+
+
+@pytest.mark.parametrize("seed", [0, 5, 7])
+def test_a_decision_within_its_errors_has_two_sides(seed):
+    rng = torch.Generator().manual_seed(seed)
+    w = torch.randn(8, 256, generator=rng)
+    w[1] = w[0].flip(0)
+    x = torch.randn(4, 256, generator=rng)
+    x[0] = 10 * (w[0] + w[1])
+
+    def best(x, w):
+        return F.linear(x, w).argmax(-1)
+
+    got = best(x.double(), w.double())
+    for first in (0, 1):
+        got[0] = first
+        ulplab.assert_close(got, op=best, inputs=(x, w))
+    got[0] = 2
+    with pytest.raises((AssertionError, ValueError), match="not determined|outside"):
+        ulplab.assert_close(got, op=best, inputs=(x, w))
 
 
 def test_a_narrower_type_is_refused_unless_it_is_meant():

@@ -248,7 +248,7 @@ def _of_function(
     imported_torch("audit")
     from ._close import unit
     from ._functions import bounds_of
-    from ._graph_faults import results
+    from ._graph_faults import named_results
 
     bounds = bounds_of(function, inputs, unit("f32"))
     name = output or next(iter(bounds))
@@ -257,5 +257,5 @@ def _of_function(
     bound = bounds[name]
     if bound.unknown:
         raise ValueError(f"not judged: {'; '.join(bound.unknown[:3])}")
-    wrongs = ((f"{what} [{at}]", "", stored(value.cpu().numpy())) for at, (what, value) in enumerate(results(bound._tape, bound._value)))
+    wrongs = ((what, "", stored(value)) for what, value in named_results(bound._tape, bound._value))
     return stored(bound.value), wrongs

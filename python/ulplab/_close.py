@@ -62,7 +62,7 @@ def assert_close(
     equal_nan: bool = False,
     dtype: Any = None,
     kernel: Callable[..., Any] | None = None,
-    writes: str | Iterable[str] = (),
+    writes: str | int | Iterable[str | int] = (),
     name: str = "got",
     **limits: Any,
 ) -> None:
@@ -124,15 +124,8 @@ def assert_close(
             raise TypeError("assert_close: give either got or kernel")
         if inputs is None:
             raise TypeError("assert_close: give inputs, with which the kernel is called")
-        if callable(op) and isinstance(inputs, (tuple, list)):
-            # By position, for a function that takes them so.
-            before = _inputs.Snapshot({f"input {at}": x for at, x in enumerate(inputs)}, writes)
-            got = kernel(*inputs)
-            before.check("the kernel")
-            inputs = tuple(before.values())
-        else:
-            inputs = _inputs.Snapshot(inputs, writes)
-            got = _inputs.called(kernel, inputs.live, inputs.writes)
+        inputs = _inputs.Snapshot(inputs, writes)
+        got = _inputs.called(kernel, inputs.live, inputs.writes)
     elif got is _MISSING:
         raise TypeError("assert_close: give got, or kernel and inputs")
     elif writes:
@@ -382,7 +375,7 @@ def _by_function(
         raise TypeError("assert_close: give a tensor, or a dictionary of outputs by their names")
     u, meaning = _sums(call["accumulate"])
     arrays = {one: (tensor, array(tensor, name if one == "out" else one)) for one, tensor in outputs.items()}
-    given = {**{f"input {at}": x for at, x in enumerate(args)}, **{f"input '{word}'": x for word, x in named.items()}}
+    given = {_inputs.said(at): x for at, x in enumerate(args)} | {f"input '{word}'": x for word, x in named.items()}
     held = {said: array(x, said) for said, x in given.items() if hasattr(x, "__dlpack__")}
     for one, (_, found) in arrays.items():
         _check_elements(found, one)

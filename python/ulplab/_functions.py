@@ -207,7 +207,7 @@ def _decide(tape: Tape, found: dict[str, Bound], branches: list[tuple[Value, boo
         fixed = tape.draw(seed, scale=_FAR, fixed=True)
         for bound in found.values():
             value = bound._value
-            other = (own(value) - fixed(value)) if value.floating else (own(value) != value.z).double()
+            other = own(value) - fixed(value) if value.floating else own(value).double() - value.z.double()
             moved = other.cpu().numpy()
             if (moved != 0).any():
                 bound._alternatives.append(moved)

@@ -21,10 +21,11 @@ _MOST = 64
 _SHORT = {"bfloat16": "bf16", "float16": "f16"}
 
 
-class _Found:
-    """One output, judged."""
+class Found:
+    """One output, judged. With ``first``, the first element that is found outside ends the search for the worst one."""
 
-    def __init__(self, got: numpy.ndarray, bound: Bound, dtype: str) -> None:
+    def __init__(self, got: numpy.ndarray, bound: Bound, dtype: str, first: bool = False) -> None:
+        self.first = first
         self.got = got.reshape(-1)
         self.bound = bound
         self.dtype = dtype
@@ -90,6 +91,8 @@ class _Found:
                     continue
                 widest = max(widest, own / screen[element] if 0 < screen[element] < math.inf else 1.0)
                 self.allowed[element] = own
+                if self.first and not self.undetermined[element] and abs(self.got[element] - self.value[element]) > own:
+                    return
             others = numpy.ones(self.value.size, bool)
             others[list(self.asked)] = False
             self.allowed = numpy.where(others, screen * widest, self.allowed)
@@ -115,11 +118,41 @@ class _Found:
     def _spacing(self, value: numpy.ndarray) -> numpy.ndarray:
         return stored_bound(value, LAMBDA * self.bound.sigma.reshape(-1), self.dtype).reshape(-1)
 
+    def unsaid(self, name: str) -> str:
+        """Why elements are neither right nor wrong; empty if all are either."""
+        if self.why:
+            return f"not judged: {name}: {self.bound.name}: {self.why}"
+        if not self.undetermined.any():
+            return ""
+        at = numpy.unravel_index(int(numpy.argmax(self.undetermined)), self.bound.value.shape)
+        return (
+            f"not determined: {name}: {self.bound.name}: {int(self.undetermined.sum()):,} elements, the first at {[int(i) for i in at]}, "
+            "hang on a decision that flips within its errors, or on a number that is undefined within them, and are what no side gives"
+        )
+
     def compared(self) -> dict[str, Any]:
         """The comparison of the elements that are determined."""
         left_out, shape = self.undetermined | self.unjudged, self.bound.value.shape
         got, allowed = numpy.where(left_out, self.value, self.got), numpy.where(left_out, 0.0, self.allowed)
         return _native.compare(*(numpy.ascontiguousarray(one.reshape(shape)) for one in (got, self.value, allowed)))
+
+
+def judged(array: _native.Array, bound: Bound, name: str, dtype: Any) -> Found:
+    """One output of a function, judged. AssertionError for another shape or type, ValueError if there is nothing to judge."""
+    __tracebackhide__ = True
+    output = bound.name
+    if bound.unknown:
+        raise ValueError(f"not judged: {name}: {'; '.join(bound.unknown[:3])}")
+    if list(bound.value.shape) != array.shape:
+        raise AssertionError(f"{name}: {output} is {_errors.shape(array)}, expected {list(bound.value.shape)}")
+    check_type(array, bound.dtype, dtype, output, f"what {name} gives")
+    if bound.value.size == 0:
+        raise ValueError(f"not judged: {name}: {output} has no elements to compare")
+    if numpy.isnan(bound.value.astype(numpy.float64)).all():
+        raise ValueError(f"not judged: {name}: all elements of '{output}' are NaN, which any NaN meets")
+    found = Found(numpy.asarray(_native.widen(array), numpy.float64), bound, array.dtype)
+    found.settle()
+    return found
 
 
 def assert_function(
@@ -150,18 +183,7 @@ def assert_function(
     for output, (tensor, array) in got.items():
         if output not in bounds:
             raise ValueError(f"{name} gives no '{output}', expected one of {', '.join(bounds)}")
-        bound = bounds[output]
-        if bound.unknown:
-            raise ValueError(f"not judged: {name}: {'; '.join(bound.unknown[:3])}")
-        if list(bound.value.shape) != array.shape:
-            raise AssertionError(f"{name}: {output} is {_errors.shape(array)}, expected {list(bound.value.shape)}")
-        check_type(array, bound.dtype, call["dtype"], output, f"what {name} gives")
-        if bound.value.size == 0:
-            raise ValueError(f"not judged: {name}: {output} has no elements to compare")
-        if numpy.isnan(bound.value.astype(numpy.float64)).all():
-            raise ValueError(f"not judged: {name}: all elements of '{output}' are NaN, which any NaN meets")
-        found = _Found(numpy.asarray(_native.widen(array), numpy.float64), bound, array.dtype)
-        found.settle()
+        found = judged(array, bounds[output], name, call["dtype"])
         compared = found.compared()
         warn_of_little(compared, f"the bound of {name}")
         lines: list[str] = []
@@ -169,14 +191,8 @@ def assert_function(
             lines = _errors.outside(f"{name}: {output}", array, compared, f"the bound of '{name}', {meaning}")
             lines += _explained(found, output, bounds, again, u, rounds)
             wrong.append("\n".join(lines))
-        elif found.why:
-            unsaid.append(f"not judged: {name}: {output}: {found.why}")
-        elif found.undetermined.any():
-            at = numpy.unravel_index(int(numpy.argmax(found.undetermined)), bound.value.shape)
-            unsaid.append(
-                f"not determined: {name}: {output}: {int(found.undetermined.sum()):,} elements, the first at {[int(i) for i in at]}, hang on a "
-                "decision that flips within its errors, or on a number that is undefined within them, and are what no side gives"
-            )
+        elif why := found.unsaid(name):
+            unsaid.append(why)
         ratio = compared["ratio"] if not lines else compared["worst"][-1]
         _records.note(output, f"op = {name}", ratio, "\n".join(lines), {"got": tensor}, call, "not judged" if unsaid and not lines else "", None)
     if not wrong and unsaid:
@@ -184,7 +200,7 @@ def assert_function(
     return wrong
 
 
-def _explained(found: _Found, output: str, bounds: dict[str, Bound], again: Callable[..., dict[str, Bound]], u: float, rounds: str) -> list[str]:
+def _explained(found: Found, output: str, bounds: dict[str, Bound], again: Callable[..., dict[str, Bound]], u: float, rounds: str) -> list[str]:
     """What would explain a wrong output. ``again`` returns the bounds for another unit roundoff, or for another word."""
     lines = []
     ratio = found.ratios()
@@ -199,7 +215,7 @@ def _explained(found: _Found, output: str, bounds: dict[str, Bound], again: Call
     tries += [("accumulate", found.dtype)] if narrow and u < 2.0**-12 else []
     for word, value in tries:
         other = (again(u, value) if word == "rounds" else again(unit(_SHORT[value]), rounds))[output]
-        left = int((_Found(found.got.reshape(other.value.shape), other, found.dtype).ratios() > 1).sum())
+        left = int((Found(found.got.reshape(other.value.shape), other, found.dtype).ratios() > 1).sum())
         if left < outside / 2:
             lines.append(f"  looks like {word} = {_SHORT.get(value, value)}, whose bound is wider; then {left:,} elements are outside")
             break

@@ -282,8 +282,9 @@ def _pairs(codes: numpy.ndarray) -> numpy.ndarray:
 
 def inputs(given: dict[str, Any]) -> dict[str, Any]:
     """The inputs of an operation: tensors as arrays, numbers and words as they are, without those that are None."""
-    if not isinstance(given, dict):
-        raise TypeError(f"inputs is a {type(given).__name__}, expected a dictionary of tensors, numbers and words")
+    if not isinstance(given, dict) or any(isinstance(name, int) for name in given):
+        kind = "tuple" if isinstance(given, dict) else type(given).__name__
+        raise TypeError(f"inputs is a {kind}, expected a dictionary of tensors, numbers and words")
 
     def one(value: Any, name: str) -> Any:
         if isinstance(value, numpy.generic) or isinstance(value, numpy.ndarray) and value.ndim == 0:
