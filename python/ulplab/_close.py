@@ -137,8 +137,8 @@ def assert_close(
     if callable(op):
         if limits:
             raise TypeError(f"assert_close: {', '.join(limits)} is for tensors that are compared with each other, or for a named operation")
-        said_of = {"accumulate": accumulate, "rounds": rounds, "dtype": _type_name(dtype)}
-        _by_function(got, op, inputs, said_of, grads, grad_output, output, name)
+        how = {"accumulate": accumulate, "rounds": rounds, "dtype": _type_name(dtype), "grads": grads, "grad_output": grad_output}
+        _by_function(got, op, inputs, how, output, name)
         return
     if grads is not None or grad_output is not None or rounds != "end":
         raise TypeError("assert_close: grads, grad_output and rounds are for op=function")
@@ -357,23 +357,20 @@ def _by_operation(got: Any, inputs: dict[str, Any], call: dict[str, Any], name: 
     return "\n".join(lines)
 
 
-def _by_function(
-    got: Any, function: Callable[..., Any], inputs: Any, call: dict[str, Any], grads: Any, grad_output: Any, output: str | None, name: str
-) -> None:
+def _by_function(got: Any, function: Callable[..., Any], inputs: Any, how: dict[str, Any], output: str | None, name: str) -> None:
     """Raises AssertionError for outputs that are not within the bound of a function of torch."""
     __tracebackhide__ = True
     imported_torch("assert_close")
     if inputs is None:
         raise TypeError("assert_close: give inputs, with which the function is called: a tuple, or a dictionary by name")
     args, named = _inputs.split(inputs)
-    from ._judged import assert_function
+    from ._judged import Asked, assert_function
 
     # An output that is None is not there, as in a function that gives one of several.
     several = isinstance(got, (tuple, list))
     outputs = {one: x for one, x in _inputs.outputs(got, output or "out").items() if x is not None or not several}
     if not outputs:
         raise TypeError("assert_close: give a tensor, or a dictionary of outputs by their names")
-    u, meaning = _sums(call["accumulate"])
     arrays = {one: (tensor, array(tensor, name if one == "out" else one)) for one, tensor in outputs.items()}
     given = {_inputs.said(at): x for at, x in enumerate(args)} | {f"input '{word}'": x for word, x in named.items()}
     held = {said: array(x, said) for said, x in given.items() if hasattr(x, "__dlpack__")}
@@ -384,9 +381,7 @@ def _by_function(
                 f"not judged: {one} is the memory of {said}: the kernel gives its input as it is, or has overwritten it; "
                 "say kernel= in the place of got, or give inputs that were copied before the call"
             )
-    wrong = assert_function(arrays, function, inputs, u, meaning, call["rounds"], grads, grad_output, {**call, "op": ""})
-    if wrong:
-        raise AssertionError("\n".join(wrong))
+    assert_function(arrays, Asked(function, inputs, **how))
 
 
 def _check_judged(found: dict[str, Any], given: dict[str, Any], op: str, name: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from typing import Any, Callable
 
 import numpy
 from . import _errors, _native, _records
-from ._close import check_type, unit, warn_of_little
+from ._close import _sums, check_type, unit, warn_of_little
 from ._functions import ROUNDS, Bound, bounds_of, name_of, stored_bound
 from ._graph_faults import likeness
 from ._tape import LAMBDA, place
@@ -155,53 +156,75 @@ def judged(array: _native.Array, bound: Bound, name: str, dtype: Any) -> Found:
     return found
 
 
-def assert_function(
-    got: dict[str, tuple[Any, _native.Array]],
-    function: Callable[..., Any],
-    inputs: Any,
-    u: float,
-    meaning: str,
-    rounds: str,
-    grads: dict[str, Any] | None,
-    grad_output: Any,
-    call: dict[str, Any],
-) -> list[str]:
-    """The messages on outputs that are wrong; ValueError for those that are not judged."""
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on one output of a function."""
 
-    def again(u: float, rounds: str) -> dict[str, Bound]:
-        return bounds_of(function, inputs, u, rounds, grads, grad_output)
+    output: str
+    #: The largest error over its bound.
+    ratio: float
+    #: The message on an output that is wrong; empty for any other.
+    wrong: str
+    #: Why elements are neither right nor wrong; empty if all are either.
+    unsaid: str
 
-    bounds = again(u, rounds)
-    name = name_of(function)
-    # An output or a gradient that is not given would not be compared.
-    own = [one for one in bounds if one not in (grads or {})]
-    missing = [one for one in grads or {} if one in bounds and one not in got]
-    missing += [one for one in own if one not in got] if any(one in got for one in own) else []
-    if missing:
-        raise TypeError(f"{name} also gives {', '.join(map(repr, missing))}: give all of its outputs, and the gradients that grads= names")
-    wrong, unsaid = [], []
-    for output, (tensor, array) in got.items():
-        if output not in bounds:
-            raise ValueError(f"{name} gives no '{output}', expected one of {', '.join(bounds)}")
-        found = judged(array, bounds[output], name, call["dtype"])
-        compared = found.compared()
-        warn_of_little(compared, f"the bound of {name}")
-        lines: list[str] = []
-        if compared["outside"]:
-            lines = _errors.outside(f"{name}: {output}", array, compared, f"the bound of '{name}', {meaning}")
-            lines += _explained(found, output, bounds, again, u, rounds)
-            wrong.append("\n".join(lines))
-        elif why := found.unsaid(name):
-            unsaid.append(why)
-        ratio = compared["ratio"] if not lines else compared["worst"][-1]
-        _records.note(output, f"op = {name}", ratio, "\n".join(lines), {"got": tensor}, call, "not judged" if unsaid and not lines else "", None)
-    if not wrong and unsaid:
+
+@dataclass(frozen=True)
+class Asked:
+    """A question about a function: how kernels compute, and what they are given."""
+
+    function: Callable[..., Any]
+    inputs: Any
+    accumulate: str = "f32"
+    rounds: str = "end"
+    dtype: str | None = None
+    grads: dict[str, Any] | None = None
+    grad_output: Any = None
+
+    def bounds(self) -> dict[str, Bound]:
+        return bounds_of(self.function, self.inputs, unit(self.accumulate), self.rounds, self.grads, self.grad_output)
+
+    def verdicts(self, got: dict[str, _native.Array]) -> list[Verdict]:
+        """The verdicts on outputs, all of which must be given. Errors are those of `judged`."""
+        __tracebackhide__ = True
+        bounds, name = self.bounds(), name_of(self.function)
+        # An output or a gradient that is not given would not be compared.
+        own = [one for one in bounds if one not in (self.grads or {})]
+        missing = [one for one in self.grads or {} if one in bounds and one not in got]
+        missing += [one for one in own if one not in got] if any(one in got for one in own) else []
+        if missing:
+            raise TypeError(f"{name} also gives {', '.join(map(repr, missing))}: give all of its outputs, and the gradients that grads= names")
+        found = []
+        for output, array in got.items():
+            if output not in bounds:
+                raise ValueError(f"{name} gives no '{output}', expected one of {', '.join(bounds)}")
+            one = judged(array, bounds[output], name, self.dtype)
+            compared = one.compared()
+            warn_of_little(compared, f"the bound of {name}")
+            if not compared["outside"]:
+                found.append(Verdict(output, compared["ratio"], "", one.unsaid(name)))
+                continue
+            lines = _errors.outside(f"{name}: {output}", array, compared, f"the bound of '{name}', {_sums(self.accumulate)[1]}")
+            lines += _explained(one, output, bounds, self)
+            found.append(Verdict(output, compared["worst"][-1], "\n".join(lines), ""))
+        return found
+
+
+def assert_function(got: dict[str, tuple[Any, _native.Array]], asked: Asked) -> None:
+    """AssertionError for outputs that are wrong, ValueError for those that are not judged."""
+    __tracebackhide__ = True
+    verdicts = asked.verdicts({output: array for output, (_, array) in got.items()})
+    for one in verdicts:
+        said = "not judged" if one.unsaid else ""
+        _records.note(one.output, f"op = {name_of(asked.function)}", one.ratio, one.wrong, {one: x for one, (x, _) in got.items()}, asked, said)
+    if wrong := [one.wrong for one in verdicts if one.wrong]:
+        raise AssertionError("\n".join(wrong))
+    if unsaid := [one.unsaid for one in verdicts if one.unsaid]:
         raise ValueError("\n".join(unsaid))
-    return wrong
 
 
-def _explained(found: Found, output: str, bounds: dict[str, Bound], again: Callable[..., dict[str, Bound]], u: float, rounds: str) -> list[str]:
-    """What would explain a wrong output. ``again`` returns the bounds for another unit roundoff, or for another word."""
+def _explained(found: Found, output: str, bounds: dict[str, Bound], asked: Asked) -> list[str]:
+    """What would explain a wrong output."""
     lines = []
     ratio = found.ratios()
     worst = int(numpy.argmax(numpy.where(numpy.isfinite(ratio), ratio, -1.0)))
@@ -211,13 +234,14 @@ def _explained(found: Found, output: str, bounds: dict[str, Bound], again: Calla
         lines.append(f"  most of what is allowed there: {shares}")
     outside = int((ratio > 1).sum())
     narrow = found.dtype in ("bfloat16", "float16")
-    tries = [("rounds", word) for word in ROUNDS[ROUNDS.index(rounds) + 1 :]]
-    tries += [("accumulate", found.dtype)] if narrow and u < 2.0**-12 else []
+    tries = [("rounds", word) for word in ROUNDS[ROUNDS.index(asked.rounds) + 1 :]]
+    tries += [("accumulate", _SHORT[found.dtype])] if narrow and unit(asked.accumulate) < 2.0**-12 else []
     for word, value in tries:
-        other = (again(u, value) if word == "rounds" else again(unit(_SHORT[value]), rounds))[output]
+        changed: dict[str, Any] = {word: value}
+        other = replace(asked, **changed).bounds()[output]
         left = int((Found(found.got.reshape(other.value.shape), other, found.dtype).ratios() > 1).sum())
         if left < outside / 2:
-            lines.append(f"  looks like {word} = {_SHORT.get(value, value)}, whose bound is wider; then {left:,} elements are outside")
+            lines.append(f"  looks like {word} = {value}, whose bound is wider; then {left:,} elements are outside")
             break
     tape = bounds[output]._tape
     screen = torch.as_tensor(found.allowed.reshape(bounds[output].value.shape))
