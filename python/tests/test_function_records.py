@@ -163,3 +163,91 @@ def test_functions_have_names():
         assert _sources.found(_sources.about(function)["importable"]) is function
     for nameless in (lambda x: x, torch.nn.Linear(2, 2), pytest.mark):
         assert _sources.about(nameless)["importable"] is None
+
+
+class Norm(torch.nn.Module):
+    def __init__(self, size, eps=1e-5):
+        super().__init__()
+        self.weight, self.eps = torch.nn.Parameter(torch.randn(size, generator=RNG)), eps
+        self.gain = 1.0
+
+    def forward(self, x, residual=None, *, mask=None):
+        x = x if residual is None else x + residual
+        return self.gain * F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+
+
+class Pair(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.head = Norm(32), Norm(32), torch.nn.Linear(32, 8)
+
+    def forward(self, x):
+        y = self.one(x)
+        return self.head(self.two(y, x, mask=None)), {"y": y}
+
+
+def plain_norm(x, residual=None, *, weight, eps):
+    x = x if residual is None else x + residual
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+def test_recorded_calls_are_judged_by_functions(tmp_path):
+    model = Pair()
+    with ulplab.record(model, tmp_path / "right"):
+        model(X)
+    references = {"Norm": plain_norm, "torch.Linear": lambda x, weight, bias: x @ weight.T + bias}
+    found = ulplab.replay(tmp_path / "right", modules=references)
+    assert sorted((call.verdict, call.op) for call in found) == [
+        ("not judged", ""), ("passed", "<lambda>"), ("passed", "plain_norm"), ("passed", "plain_norm"),
+    ]  # fmt: skip
+    assert all(0 < call.ratio < 1 for call in found.of("passed"))
+    # A module is called with the recorded parameters, not with its own.
+    assert len(ulplab.replay(tmp_path / "right", modules={"Norm": Norm(32)}).of("passed")) == 3
+    model.two.gain = 1.001
+    with ulplab.record(model, tmp_path / "wrong"):
+        model(X)
+    (failed,) = ulplab.replay(tmp_path / "wrong", modules=references).of("failed")
+    assert failed.op == "plain_norm" and "two, call 0" in failed.path and "looks like a gain of 1.001" in failed.message
+    assert f"failed: {__name__.partition('.')[0]}.Norm as plain_norm, error / bound " in str(ulplab.replay(tmp_path / "wrong", modules=references))
+
+
+def test_what_a_function_does_not_take_is_not_judged(tmp_path):
+    model = torch.nn.Sequential(Norm(32), Pair())
+    with ulplab.record(model, tmp_path / "calls"):
+        model(X)
+
+    def reasons(**modules):
+        found = ulplab.replay(tmp_path / "calls", modules=modules)
+        assert not found.of("failed")
+        return "\n".join(call.message for call in found.of("not judged"))
+
+    assert "does not take what was recorded: got an unexpected keyword argument 'weight'" in reasons(Norm=lambda x: x)
+    assert "does not take what was recorded: missing a required argument: 'variance_epsilon'" in reasons(
+        Norm=lambda x, residual=None, *, weight, variance_epsilon: x
+    )
+    assert "random numbers" in reasons(Norm=lambda x, residual=None, *, weight: x * torch.rand(32))
+    assert "its parameter 'one.weight' was not recorded" in reasons(Pair=Pair())
+    assert "gives a float, expected a tensor" in reasons(Norm=lambda x, residual=None, *, weight: 1.0)
+    assert "gives no 'out', expected one of out0, out1" in reasons(Norm=lambda x, residual=None, *, weight: (x, x))
+    with pytest.raises(TypeError, match="rounds is for modules={CLASS: function}"):
+        ulplab.replay(tmp_path / "calls", rounds="as_written")
+
+
+def test_recorded_functions_are_judged_by_functions(tmp_path):
+    from test_replay import record
+
+    (tmp_path / "calls").mkdir()
+    for scale, got in ((2.0, (X @ W.T) * 2), (3.0, (X @ W.T) * 2)):
+        record(tmp_path / "calls", "my_kernel", (X.numpy(), W.numpy(), scale), {"enable_pdl": True}, got.numpy())
+    assert [call.message for call in ulplab.replay(tmp_path / "calls")] == ["the function is not known"] * 2
+    found = ulplab.replay(tmp_path / "calls", modules={"my_kernel": lambda x, w, scale: (x @ w.T) * scale})
+    assert [call.verdict for call in found] == ["failed", "passed"] and "looks like a gain of 0.66" in found[0].message
+
+
+def test_eager_modules_in_bf16_round_as_written(tmp_path):
+    model = Norm(32).bfloat16()
+    with ulplab.record(model, tmp_path / "calls"):
+        model(X.bfloat16())
+    (end,) = ulplab.replay(tmp_path / "calls", modules={"Norm": plain_norm})
+    (every,) = ulplab.replay(tmp_path / "calls", modules={"Norm": plain_norm}, rounds="every_step")
+    assert every.verdict == "passed" and every.ratio < 1 and end.ratio > every.ratio
