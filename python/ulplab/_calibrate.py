@@ -100,10 +100,11 @@ def calibrate(
     ``kernel(**given)`` gives the output, of the shape that ``ulplab.reference.OP`` gives. ``inputs(rng)`` draws what it is given; without
     it, float32 arrays of 24 to 32 rows are drawn. ``op`` may be a function of torch, a plain reference: then ``inputs(rng)`` draws its
     arguments, a tuple or a dictionary, and ``rounds`` is that of `assert_close`. ``inputs`` may also be a list of such arguments, each
-    of which counts as a seed. Three gates are measured: the ``bound`` (an error larger than it fails), the ``threshold`` (the ratio of error
-    and bound that at most a share of ``alarms`` of such draws passes, with ``confidence``), and the ``bias`` (the mean error, and the mean
-    square; of some named operations). A threshold is measured, not extrapolated: a rate p takes about 3/p seeds for 95 %. It holds for this
-    kernel and such inputs. ``writes`` names inputs that the kernel may write to; any other must be as it was after the call.
+    of which counts as a seed. Three gates are measured: the ``bound`` (an error larger than it fails), the ``threshold`` (the ratio of
+    error and bound that at most a share of ``alarms`` of such draws passes, with ``confidence``), and the ``bias`` (the mean error, and
+    the mean square; of some named operations). A threshold is measured, not extrapolated: a rate p takes about 3/p seeds for 95 %. It
+    holds for this kernel and such inputs. ``writes`` names inputs that the kernel may write to; any other must be as it was after the
+    call.
 
     Raises ValueError if an argument is out of its range, inputs do not fit, or there is nothing to judge; AssertionError if an output has
     another shape, or the kernel has overwritten an input.
@@ -261,7 +262,8 @@ class _Function:
         self.name = name_of(function)
 
     def draw(self) -> Any:
-        raise TypeError(f"calibrate: give inputs, a function that draws the arguments of {self.name} from a random generator, or a list of them")
+        what = f"a function that draws the arguments of {self.name} from a random generator"
+        raise TypeError(f"calibrate: give inputs, {what}, or a list of them")
 
     def bounds(self, given: Any) -> dict[str, Any]:
         from ._functions import bounds_of
@@ -345,7 +347,9 @@ def _power(found: Calibration, samples: list[_Sample]) -> None:
         for gate in gates if counted else ():
             found.faults[gate][fault] = sum(said[gate] for said in counted) / len(counted)
 
-    def smallest(sizes: tuple[float, ...], make: Callable[[_Sample, float], numpy.ndarray | None], keep: Callable[[str, float], None]) -> None:
+    def smallest(
+        sizes: tuple[float, ...], make: Callable[[_Sample, float], numpy.ndarray | None], keep: Callable[[str, float], None]
+    ) -> None:
         # From the largest down: what is noticed must be noticed at every larger size, too.
         left = set(gates)
         for size in sorted(sizes, reverse=True):
@@ -370,4 +374,8 @@ def _power(found: Calibration, samples: list[_Sample]) -> None:
             continue
         for gate in gates:
             found.factors[gate][name] = math.inf
-        smallest(_FACTORS, lambda sample, factor: sample.scaled(name, factor), lambda gate, factor: found.factors[gate].__setitem__(name, factor))
+        smallest(
+            _FACTORS,
+            lambda sample, factor: sample.scaled(name, factor),
+            lambda gate, factor: found.factors[gate].__setitem__(name, factor),
+        )

@@ -23,11 +23,11 @@ def assert_grad(
         ulplab.assert_grad(my_rms_norm, op=lambda x, w: F.rms_norm(x, x.shape[-1:], w), inputs=(x, w))
         ulplab.assert_grad(my_rms_norm, op="rmsnorm", inputs=dict(x=x, weight=w, eps=1e-6))
 
-    ``kernel`` and ``op``, a plain reference in torch, are called with ``inputs``: a tuple, or a dictionary by name. ``op`` may be the name of
-    an operation that has a plain definition in torch: rmsnorm, layernorm, softmax, silu_and_mul, matmul, rope or attention, with inputs by the
-    operation's names. ``wrt`` names the inputs whose gradients are judged, by position or name; by default, all of floating-point types.
-    ``grad_output`` is the gradient of the output, by default of random signs and sizes from a fixed seed. ``words`` are those of
-    `assert_close`: ``rounds``, ``accumulate``, ``dtype``.
+    ``kernel`` and ``op``, a plain reference in torch, are called with ``inputs``: a tuple, or a dictionary by name. ``op`` may be the name
+    of an operation that has a plain definition in torch: rmsnorm, layernorm, softmax, silu_and_mul, matmul, rope or attention, with
+    inputs by the operation's names. ``wrt`` names the inputs whose gradients are judged, by position or name; by default, all of
+    floating-point types. ``grad_output`` is the gradient of the output, by default of random signs and sizes from a fixed seed.
+    ``words`` are those of `assert_close`: ``rounds``, ``accumulate``, ``dtype``.
     """
     __tracebackhide__ = True
     torch = imported_torch("assert_grad")

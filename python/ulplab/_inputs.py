@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any, Callable, Iterable
 
@@ -87,6 +88,17 @@ def split(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def said(name: Any) -> str:
     """The name of an input in messages."""
     return f"input {name}" if isinstance(name, int) else str(name)
+
+
+def by_position(function: Callable[..., Any], args: Iterable[Any], named: dict[str, Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A call with arguments by position and by name as a function, of the same name, that takes all of them by position."""
+    args = tuple(args)
+
+    @functools.wraps(function)
+    def call(*given: Any) -> Any:
+        return function(*given[: len(args)], **dict(zip(named, given[len(args) :])))
+
+    return call, (*args, *named.values())
 
 
 def outputs(result: Any, name: str = "out") -> dict[str, Any]:

@@ -85,7 +85,7 @@ class Found:
                 if not finite[element]:
                     continue
                 found = self.bound.of(element)
-                own = float(self._stored(numpy.array([element]), numpy.array([found.bound]))[0])
+                own = self.own(element)
                 if found.infinite or not math.isfinite(own):
                     self.why = f"the derivative of {found.infinite} is infinite" if found.infinite else "the error of a step is infinite"
                     self.unjudged[element] = True
@@ -118,6 +118,10 @@ class Found:
 
     def _spacing(self, value: numpy.ndarray) -> numpy.ndarray:
         return stored_bound(value, LAMBDA * self.bound.sigma.reshape(-1), self.dtype).reshape(-1)
+
+    def own(self, element: int) -> float:
+        """The bound of one element after it is stored."""
+        return float(self._stored(numpy.array([element]), numpy.array([self.bound.of(element).bound]))[0])
 
     def unsaid(self, name: str) -> str:
         """Why elements are neither right nor wrong; empty if all are either."""
@@ -193,7 +197,8 @@ class Asked:
         missing = [one for one in self.grads or {} if one in bounds and one not in got]
         missing += [one for one in own if one not in got] if any(one in got for one in own) else []
         if missing:
-            raise TypeError(f"{name} also gives {', '.join(map(repr, missing))}: give all of its outputs, and the gradients that grads= names")
+            lacking = ", ".join(map(repr, missing))
+            raise TypeError(f"{name} also gives {lacking}: give all of its outputs, and the gradients that grads= names")
         found = []
         for output, array in got.items():
             if output not in bounds:
@@ -214,9 +219,9 @@ def assert_function(got: dict[str, tuple[Any, _native.Array]], asked: Asked) -> 
     """AssertionError for outputs that are wrong, ValueError for those that are not judged."""
     __tracebackhide__ = True
     verdicts = asked.verdicts({output: array for output, (_, array) in got.items()})
+    tensors, asks = {output: x for output, (x, _) in got.items()}, f"op = {name_of(asked.function)}"
     for one in verdicts:
-        said = "not judged" if one.unsaid else ""
-        _records.note(one.output, f"op = {name_of(asked.function)}", one.ratio, one.wrong, {one: x for one, (x, _) in got.items()}, asked, said)
+        _records.note(one.output, asks, one.ratio, one.wrong, tensors, asked, "not judged" if one.unsaid else "")
     if wrong := [one.wrong for one in verdicts if one.wrong]:
         raise AssertionError("\n".join(wrong))
     if unsaid := [one.unsaid for one in verdicts if one.unsaid]:

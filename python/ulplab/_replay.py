@@ -70,11 +70,13 @@ def replay(
     whether it does), gemma_rmsnorm (which multiplies by 1 + weight), layernorm, linear, softmax_router (logits, the softmax of
     the k largest, and their numbers, as of gpt-oss), and silu_and_mul and other operations that name ``modules`` in
     `ulplab.reference.operations`; ``{"Linear": ""}`` leaves a class out. ``{"MyNorm": function}`` names a plain reference in torch, for a
-    class or for a function that another program recorded: it is called with what the module was called with, with the module's parameters
-    by name, and with those of its attributes that the function takes; a torch module is called with the recorded parameters. ``rounds`` says
-    what kernels round, as in `assert_close`. Calls of functions and with arguments that are not
+    class or for a function that another program recorded: it is called with what the module was called with, with the module's
+    parameters by name, and with those of its attributes that the function takes; a torch module is called with the recorded parameters.
+    ``rounds`` says what kernels round, as in `assert_close`. Calls of functions and with arguments that are not
     known, that have no outputs, or whose files cannot be read are *not judged*, and never passed. ``.pt`` files are read by
-    torch if the caller has imported it (``weights_only=True``). ``accumulate`` is the type that kernels add in. ValueError if the folder holds none of these.
+    torch if the caller has imported it (``weights_only=True``). ``accumulate`` is the type that kernels add in.
+
+    ValueError if the folder holds none of these.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -130,8 +132,10 @@ def _by_function(call: _dumps.Recorded, reference: Any, accumulate: str) -> list
     for one in verdicts:
         if one.wrong:
             found.append(of("failed", one.ratio, "\n".join([one.wrong, *([call.caution] if call.caution else [])])))
+        elif one.unsaid:
+            found.append(of("not judged", None, one.unsaid.removeprefix("not judged: ")))
         else:
-            found.append(of("not judged" if one.unsaid else "passed", None if one.unsaid else one.ratio, one.unsaid.removeprefix("not judged: ")))
+            found.append(of("passed", one.ratio, ""))
     return found
 
 

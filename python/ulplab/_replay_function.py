@@ -52,11 +52,7 @@ class Reference:
         except TypeError as error:
             raise Unknown(f"{self.name} does not take what was recorded: {error}") from error
 
-        def by_position(*given: Any) -> Any:
-            return function(*given[: len(args)], **dict(zip(named, given[len(args) :])))
-
-        by_position.__name__ = self.name
-        asked = Asked(by_position, (*args, *named.values()), accumulate, self.rounds)
+        asked = Asked(*_inputs.by_position(function, args, named), accumulate, self.rounds)
         return asked.verdicts({name: array(Stored.of(x), name) for name, x in self._outputs(call).items()})
 
     def _arguments(self, call: Recorded) -> tuple[list[Any], dict[str, Any]]:

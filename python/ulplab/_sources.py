@@ -25,7 +25,8 @@ def about(function: Callable[..., Any]) -> dict[str, Any]:
     """The name of a function, its line, the digest of its source, and in ``importable`` what `found` takes, if it can be imported."""
     code = getattr(function, "__code__", None)
     name = str(getattr(function, "__qualname__", "") or type(function).__name__)
-    kept = {"name": name, "line": code and f"{_relative(code.co_filename)}:{code.co_firstlineno}", "sha256": digest(function), "importable": None}
+    line = code and f"{_relative(code.co_filename)}:{code.co_firstlineno}"
+    kept = {"name": name, "line": line, "sha256": digest(function), "importable": None}
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     if module is not None and _within(module, name) is function:
         file = getattr(module, "__file__", None) or ""
