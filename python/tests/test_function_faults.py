@@ -139,7 +139,7 @@ def test_gradients_of_named_operations(monkeypatch):
         ulplab.assert_grad(lambda x, weight: F.rms_norm(x, (256,), 1.1 * weight, 1e-6), op="rmsnorm", inputs=narrow)
     for op, given, why in (
         ("top_k", dict(x=X, k=3), "op = 'top_k' has no plain definition in torch, expected one of rmsnorm, .*; pass a function"),
-        ("rmsnrm", dict(x=X), "op = 'rmsnrm' is no operation.*rmsnorm"),
+        ("rmsnrm", dict(x=X), "op = 'rmsnrm' is not an operation.*rmsnorm"),
         ("matmul", dict(a=X, b=W.T, a_scale=B), "the plain definition of 'matmul' has no 'a_scale'; pass a function"),
     ):
         with pytest.raises(ValueError, match=why):

@@ -100,7 +100,7 @@ def definition(op: str, inputs: Any) -> Callable[..., Tensor]:
     known = {operation["name"]: [word for word, *_ in operation["takes"]] for operation in _native.operations()}
     if op not in known:
         hint = _native.did_you_mean(op, list(known))
-        raise ValueError(f"op = '{op}' is no operation{hint}; expected a function, or one of {', '.join(DEFINITIONS)}")
+        raise ValueError(f"op = '{op}' is not an operation{hint}; expected a function, or one of {', '.join(DEFINITIONS)}")
     if op not in DEFINITIONS:
         names = ", ".join(DEFINITIONS)
         raise ValueError(f"op = '{op}' has no plain definition in torch, expected one of {names}; pass a function, op=reference")

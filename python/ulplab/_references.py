@@ -128,7 +128,7 @@ class References:
 
     @staticmethod
     def _numbers(result: Any) -> dict[str, numpy.ndarray] | None:
-        """The outputs of a reference in f64; None if they are too large, or are no tensors that can be read."""
+        """The outputs of a reference in f64; None if they are too large, or cannot be read."""
         try:
             found = {name: Stored.of(x) for name, x in _inputs.outputs(result).items() if hasattr(x, "__dlpack__")}
             return {name: x.widened() for name, x in found.items()} if sum(x.bits.size for x in found.values()) <= _MOST else None

@@ -224,9 +224,8 @@ class _Auditor:
             words = ("passed", "refused", "not_judged", "again")
             passed, refused, not_judged, again = (sum(getattr(said, word) for said in self.bounds.values()) for word in words)
             terminalreporter.write_line(
-                f"of assertions on what references gave, bounds pass {passed:,} and refuse {refused:,}; {not_judged:,} are not judged, and "
-                f"{again:,} stand at a line that was asked before; {self.others:,} compare nothing that one of the last calls of a reference "
-                "gave"
+                f"of assertions on what references gave, bounds pass {passed:,} and refuse {refused:,}; {not_judged:,} are not judged, "
+                f"and {again:,} stand at a line that was asked before; {self.others:,} compare nothing that one of the last calls gave"
             )
 
     def said(self, where: str) -> list[str]:
