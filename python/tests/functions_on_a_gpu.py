@@ -38,7 +38,7 @@ def judged(got, function, inputs, accumulate="f32", rounds="end"):
         return str(why)[:200], None
     bound = _functions.bounds_of(function, inputs, ulplab._close.unit(accumulate), rounds)["out"]
     array = _tensors.array(got, "got")
-    found = _judged._Found(ulplab._native.widen(array), bound, array.dtype)
+    found = _judged.Found(ulplab._native.widen(array), bound, array.dtype)
     return verdict, float(found.ratios().max(initial=0.0))
 
 

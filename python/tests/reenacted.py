@@ -101,7 +101,7 @@ class Bounds:
         """True if an output is outside."""
         outside = False
         for name, x in given(self.case, fault, self.inputs).items():
-            found = _judged._Found(changed(x, self.dtype).double().numpy(), self.bounds[name], self.name)
+            found = _judged.Found(changed(x, self.dtype).double().numpy(), self.bounds[name], self.name)
             found.settle()
             outside |= bool(found.compared()["outside"])
             assert outside or not (found.why or found.undetermined.any()), (name, found.why)

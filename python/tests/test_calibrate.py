@@ -122,6 +122,53 @@ def test_the_mean_of_errors_is_no_input_of_an_operation():
         ulplab.assert_close(got, op="matmul", inputs=given, mean_error="never")
 
 
+def test_functions_are_calibrated_as_operations_are():
+    torch = pytest.importorskip("torch")
+
+    def reference(x, w, eps):
+        return torch.nn.functional.silu(torch.nn.functional.rms_norm(x, x.shape[-1:], w, eps))
+
+    def draw(rng):
+        x, w = (torch.from_numpy(rng.standard_normal(shape).astype(np.float32)) for shape in ((8, 64), (64,)))
+        return x / 100, w, 1e-6
+
+    found = ulplab.calibrate(reference, op=reference, inputs=draw, seeds=60, alarms=0.05)
+    assert (found.op, found.dtype, found.bias) == ("reference", "float32", None)
+    assert found.failed == {"bound": 0, "threshold": 0} and 0 < found.ratios[0] < found.ratios[-1] == found.threshold < 1
+    assert found.gains["threshold"] < found.gains["bound"] < 1e-4
+    missing = [fault for fault in found.faults["bound"] if fault.startswith("a missing factor of mul (test_calibrate.py:")]
+    assert missing and all(found.faults["bound"][fault] == 1 for fault in missing) and any(fault.endswith(" [2]") for fault in missing)
+    assert found.factors["bound"]["input 2"] <= 1.01
+    assert "reference, float32, 60 seeds" in str(found) and "input 2: 1.001 times as large is noticed" in str(found)
+    # A kernel that is wrong fails on every seed, by any gate.
+    wrong = ulplab.calibrate(lambda x, w, eps: reference(x, w, 1.1 * eps), op=reference, inputs=draw, seeds=3)
+    assert wrong.failed == {"bound": 3} and wrong.ratios[0] > 1
+    # Each of several given inputs is a seed; they may have names.
+    listed = [dict(zip(("x", "w", "eps"), draw(np.random.default_rng(seed)))) for seed in range(2)]
+    assert len(ulplab.calibrate(reference, op=reference, inputs=listed).ratios) == 2
+    assert ulplab.calibrate(lambda **given: reference(**given).bfloat16(), op=reference, inputs=listed).failed["bound"] == 0
+
+
+def test_what_a_function_has_no_bound_for_is_not_calibrated():
+    torch = pytest.importorskip("torch")
+    x = torch.ones(4, 4)
+    for function, inputs, error, said in (
+        (torch.sin, None, TypeError, "calibrate: give inputs, a function that draws the arguments of sin"),
+        (torch.sin, (x,), TypeError, r"calibrate: inputs is neither .* say inputs=\[\(x, w\)\]"),
+        (lambda x: x * torch.rand(4), [(x,)], ValueError, "not judged: .*random numbers"),
+        (lambda x: {"y": x}, [(x,)], ValueError, "the kernel gives no 'y', expected one of out; say which by output="),
+    ):
+        with pytest.raises(error, match=said):
+            ulplab.calibrate(lambda x: x + 1, op=function, inputs=inputs)
+    with pytest.raises(AssertionError, match=r"sin: out is float32\[3, 4\], expected \[4, 4\]"):
+        ulplab.calibrate(lambda x: x[1:].sin(), op=torch.sin, inputs=[(x,)])
+    with pytest.raises(AssertionError, match="seed 0: the kernel overwrote its inputs, .*'input 0'"):
+        ulplab.calibrate(lambda x: x.sin_().clone(), op=torch.sin, inputs=[(x.clone(),)])
+    ulplab.calibrate(lambda x: x.sin_(), op=torch.sin, inputs=[(x.clone(),)], writes=0)
+    with pytest.raises(TypeError, match="calibrate: rounds is for op=function"):
+        ulplab.calibrate(kernel, "rmsnorm", rounds="every_step")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

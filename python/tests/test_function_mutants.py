@@ -25,7 +25,7 @@ def mutants(tape):
 
 def judged(bound, got):
     """Verdict of a mutant: failed or not."""
-    found = _judged._Found(got.float().double().numpy(), bound, "float32")
+    found = _judged.Found(got.float().double().numpy(), bound, "float32")
     found.settle()
     return bool(found.compared()["outside"])
 

@@ -45,6 +45,24 @@ def test_a_kernel_that_is():
     ulplab.assert_invariant(lambda x, weight: right(x, weight).astype(bfloat16), {"x": X.astype(bfloat16), "weight": W}, **options)
 
 
+def test_inputs_by_position():
+    options = {"batch": [1, 2], "split": [8], "rows": [0]}
+    ulplab.assert_invariant(right, (X, W), **options)
+    with pytest.raises(AssertionError, match=r"batch = 1 for 9: "):
+        ulplab.assert_invariant(by_batch, (X, W), batch=[1])
+
+    def overwrites(x, weight):
+        y = right(x, weight)
+        x[:] = y
+        return y
+
+    with pytest.raises(AssertionError, match="the kernel overwrote its inputs, .*'input 0'"):
+        ulplab.assert_invariant(overwrites, (X.copy(), W))
+    ulplab.assert_invariant(overwrites, (X.copy(), W), writes=0)
+    with pytest.raises(TypeError, match="inputs is a tuple, expected a dictionary of tensors, numbers and words"):
+        ulplab.assert_close(kernel=right, op="rmsnorm", inputs=(X, W))
+
+
 @pytest.mark.parametrize(
     ("kernel", "said", "unsaid"),
     [

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from . import reference
     from ._audit import Audit, audit
     from ._calibrate import Calibration, calibrate
-    from ._close import NoGate, assert_close, assert_grad
+    from ._close import NoGate, assert_close
     from ._dumps import read_polygraphy, read_workloads
     from ._functions import Bound, bound_of
+    from ._gradients import assert_grad
     from ._inputs import snapshot
     from ._invariant import assert_invariant
     from ._local import bounds
@@ -42,9 +43,10 @@ if TYPE_CHECKING:
 _MODULES = {
     "_audit": ["Audit", "audit"],
     "_calibrate": ["Calibration", "calibrate"],
-    "_close": ["NoGate", "assert_close", "assert_grad"],
+    "_close": ["NoGate", "assert_close"],
     "_dumps": ["read_polygraphy", "read_workloads"],
     "_functions": ["Bound", "bound_of"],
+    "_gradients": ["assert_grad"],
     "_inputs": ["snapshot"],
     "_invariant": ["assert_invariant"],
     "_local": ["bounds"],

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable
 
 import numpy
 
 from . import reference
+from ._tensors import imported_torch
 
 # How many times as large a tensor is when a gate is asked what gain it notices.
 _GAINS = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 9.0)
@@ -245,11 +245,10 @@ def _of_function(
     function: Callable[..., Any], inputs: Any, output: str | None, stored: Callable[[numpy.ndarray], numpy.ndarray]
 ) -> tuple[numpy.ndarray, _Wrongs]:
     """The same for a function of torch, whose steps have the faults."""
-    if "torch" not in sys.modules:
-        raise TypeError("audit: op is a function, which needs torch; import it, or name an operation of ulplab.reference")
+    imported_torch("audit")
     from ._close import unit
     from ._functions import bounds_of
-    from ._graph_faults import results
+    from ._graph_faults import named_results
 
     bounds = bounds_of(function, inputs, unit("f32"))
     name = output or next(iter(bounds))
@@ -258,5 +257,5 @@ def _of_function(
     bound = bounds[name]
     if bound.unknown:
         raise ValueError(f"not judged: {'; '.join(bound.unknown[:3])}")
-    wrongs = ((f"{what} [{at}]", "", stored(value.cpu().numpy())) for at, (what, value) in enumerate(results(bound._tape, bound._value)))
+    wrongs = ((what, "", stored(value)) for what, value in named_results(bound._tape, bound._value))
     return stored(bound.value), wrongs

@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 import numbers
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, Iterator, Protocol, Sequence
 
 import numpy
 
 from . import _draws, _errors, _inputs, _native, reference
 from ._close import _check_judged, unit
-from ._tensors import array, inputs as given_inputs
+from ._tensors import array, imported_torch, inputs as given_inputs
 
 # Gains that are tried: 2^-24, a unit roundoff of f32, to 1.
 _GAINS = tuple(2.0**power for power in range(-24, 1))
 # What numbers such as eps are multiplied by.
 _FACTORS = (1.001, 1.01, 1.1, 2.0, 10.0, 100.0)
-# What makes an output of a fault, of what an operation is given and what it gives; None if it has none.
-_Fault = Callable[[dict[str, Any], dict[str, Any]], "numpy.ndarray | None"]
 # Seeds on which faults are tried: each computes the operation again.
 _FAULT_SEEDS = 10
 
@@ -86,52 +84,60 @@ class Calibration:
 
 def calibrate(
     kernel: Callable[..., Any],
-    op: str,
+    op: str | Callable[..., Any],
     seeds: int = 1000,
     *,
-    inputs: Callable[[numpy.random.Generator], dict[str, Any]] | None = None,
+    inputs: Callable[[numpy.random.Generator], Any] | Sequence[Any] | None = None,
     output: str | None = None,
     accumulate: str = "f32",
+    rounds: str = "end",
     alarms: float = 1e-2,
     confidence: float = 0.95,
-    writes: str | Iterable[str] = (),
+    writes: str | int | Iterable[str | int] = (),
 ) -> Calibration:
     """Measures a gate on a kernel that is right: its size (how often it fails the kernel) and its power (what it notices).
 
     ``kernel(**given)`` gives the output, of the shape that ``ulplab.reference.OP`` gives. ``inputs(rng)`` draws what it is given; without
-    it, float32 arrays of 24 to 32 rows are drawn. Three gates are measured: the ``bound`` (an error larger than it fails), the
-    ``threshold`` (the ratio of error and bound that at most a share of ``alarms`` of such draws passes, with ``confidence``), and the
-    ``bias`` (the mean error, and the mean square). A threshold is measured, not extrapolated: a rate p takes about 3/p seeds for 95 %. It
-    holds for this kernel and such inputs. ``writes`` names inputs that the kernel may write to; any other must be as it was after the call.
+    it, float32 arrays of 24 to 32 rows are drawn. ``op`` may be a function of torch, a plain reference: then ``inputs(rng)`` draws its
+    arguments, a tuple or a dictionary, and ``rounds`` is that of `assert_close`. ``inputs`` may also be a list of such arguments, each
+    of which counts as a seed. Three gates are measured: the ``bound`` (an error larger than it fails), the ``threshold`` (the ratio of
+    error and bound that at most a share of ``alarms`` of such draws passes, with ``confidence``), and the ``bias`` (the mean error, and
+    the mean square; of some named operations). A threshold is measured, not extrapolated: a rate p takes about 3/p seeds for 95 %. It
+    holds for this kernel and such inputs. ``writes`` names inputs that the kernel may write to; any other must be as it was after the
+    call.
 
     Raises ValueError if an argument is out of its range, inputs do not fit, or there is nothing to judge; AssertionError if an output has
     another shape, or the kernel has overwritten an input.
     """
-    if isinstance(seeds, bool) or not isinstance(seeds, numbers.Integral) or seeds < 1:
-        raise ValueError(f"seeds = {seeds!r}, expected an integer of at least 1")
     for name, value in (("alarms", alarms), ("confidence", confidence)):
         if not 0 < value < 1:
             raise ValueError(f"{name} = {value!r}, expected a number between 0 and 1")
-    u, draw = unit(accumulate), inputs or _draws.of(op)
+    if inputs is not None and not callable(inputs):
+        seeds = len(_listed(inputs))
+    if isinstance(seeds, bool) or not isinstance(seeds, numbers.Integral) or seeds < 1:
+        raise ValueError(f"seeds = {seeds!r}, expected an integer of at least 1")
+    subject = _Function(op, output, accumulate, rounds) if callable(op) else _Operation(op, output, accumulate)
+    if rounds != "end" and not callable(op):
+        raise TypeError("calibrate: rounds is for op=function")
+    draw: Any = inputs or subject.draw()
     ratios, biases, failed = numpy.zeros(seeds), [], {"bound": 0, "threshold": 0, "bias": 0}
     samples, dtype = [], ""
     for seed in range(seeds):
-        before = _inputs.Snapshot(draw(numpy.random.default_rng(seed)), writes)
+        drawn = draw(numpy.random.default_rng(seed)) if callable(draw) else draw[seed]
+        before = _inputs.Snapshot(drawn, writes)
         returned = _inputs.called(kernel, before.live, before.writes)
         before.check(f"seed {seed}: the kernel")
-        got = array(returned[output] if isinstance(returned, dict) and output is not None else returned, "kernel(...)")
-        given = given_inputs(before)
-        found, dtype = _native.judge(op, got, given, u, output), got.dtype
-        _check_judged(found, given, op, "kernel(...)")
-        ratios[seed] = found["ratio"]
-        failed["bound"] += bool(found["outside"])
-        errors = _errors.mean_errors(op, found, found["got"], dtype, u)
+        sample = subject.judged(returned, before, seed)
+        dtype = sample.dtype
+        ratios[seed] = sample.ratio
+        failed["bound"] += sample.outside
+        errors = sample.errors(sample.got)
         if errors is not None:
             mean = max(abs(errors["gain"]), abs(errors["offset"]))
             biases.append((mean, mean / errors["allowed"] if errors["allowed"] else 0.0))
             failed["bias"] += bool(_errors.biased(errors))
         if seed < _FAULT_SEEDS:
-            samples.append((given, found))
+            samples.append(sample)
     ratios.sort()
     # The k-th largest of n draws is passed by a share p of all draws or more with probability P(Bin(n, p) < k) (Clopper and Pearson 1934).
     above, seeds_needed = _native.tolerated(seeds, alarms, confidence)
@@ -143,7 +149,7 @@ def calibrate(
     if not biases:
         del failed["bias"]
     found = Calibration(
-        op=op,
+        op=subject.name,
         dtype=dtype,
         ratios=ratios,
         alarms=alarms,
@@ -154,52 +160,201 @@ def calibrate(
         bias=tuple(max(part) for part in zip(*biases)) if biases else None,
         failed=failed,
     )
-    _power(found, samples, output, accumulate)
+    _power(found, samples)
     return found
 
 
-def _power(found: Calibration, samples: list[tuple[dict[str, Any], dict[str, Any]]], output: str | None, accumulate: str) -> None:
+def _listed(inputs: Any) -> Any:
+    """A list of arguments of calls."""
+    if not isinstance(inputs, (list, tuple)) or not inputs or not all(isinstance(one, (tuple, list, dict)) for one in inputs):
+        raise TypeError(
+            "calibrate: inputs is neither a function that draws arguments from a random generator nor a list of arguments, "
+            "each a tuple or a dictionary; for one call, say inputs=[(x, w)]"
+        )
+    return inputs
+
+
+class _Sample(Protocol):
+    """What a kernel gave on one seed, judged."""
+
+    dtype: str
+    ratio: float
+    outside: bool
+    #: What the kernel gave, and what is right in the type of that.
+    got: numpy.ndarray
+    right: numpy.ndarray
+
+    def errors(self, wrong: numpy.ndarray) -> dict[str, Any] | None:
+        """The mean errors; None if they are not derived."""
+
+    def ratio_of(self, wrong: numpy.ndarray) -> float:
+        """The largest error over its bound of another output."""
+
+    def faults(self) -> Iterator[tuple[str, numpy.ndarray | None]]:
+        """What each fault gives; None if it has another shape."""
+
+    def numbers(self) -> dict[Any, float]:
+        """The numbers that the operation is given, by name."""
+
+    def scaled(self, name: Any, factor: float) -> numpy.ndarray | None:
+        """What is right for another of these numbers."""
+
+
+class _Operation:
+    """A named operation."""
+
+    def __init__(self, op: str, output: str | None, accumulate: str) -> None:
+        self.name, self.output, self.u = op, output, unit(accumulate)
+
+    def draw(self) -> Any:
+        return _draws.of(self.name)
+
+    def judged(self, returned: Any, before: _inputs.Snapshot, seed: int) -> _Sample:
+        of_output = isinstance(returned, dict) and self.output is not None
+        return _OfOperation(self, array(returned[self.output] if of_output else returned, "kernel(...)"), given_inputs(before))
+
+
+class _OfOperation:
+    """A named operation on one seed."""
+
+    def __init__(self, subject: _Operation, got: _native.Array, given: dict[str, Any]) -> None:
+        self.subject, self.given, self.dtype = subject, given, got.dtype
+        self.found = _native.judge(subject.name, got, given, subject.u, subject.output)
+        _check_judged(self.found, given, subject.name, "kernel(...)")
+        self.ratio, self.outside, self.got = self.found["ratio"], bool(self.found["outside"]), self.found["got"]
+        self.right = _native.rounded(self.found["value"], self.dtype)
+
+    def errors(self, wrong: numpy.ndarray) -> dict[str, Any] | None:
+        return _errors.mean_errors(self.subject.name, self.found, wrong, self.dtype, self.subject.u)
+
+    def ratio_of(self, wrong: numpy.ndarray) -> float:
+        return float(_native.compare(wrong, self.found["value"], self.found["bound"])["ratio"])
+
+    def computed(self, given: dict[str, Any], fault: str | None = None) -> numpy.ndarray | None:
+        outputs = _native.expected(self.subject.name, given, self.dtype, self.subject.u, fault)
+        values = next(value for name, value, *_ in outputs if self.subject.output in (None, name))
+        return _native.rounded(values, self.dtype) if values.shape == self.right.shape else None
+
+    def operation(self) -> dict[str, Any]:
+        return next(known for known in reference.operations() if known["name"] == self.subject.name)
+
+    def faults(self) -> Iterator[tuple[str, numpy.ndarray | None]]:
+        yield from ((fault, self.computed(self.given, fault)) for fault, _ in self.operation()["faults"])
+
+    def numbers(self) -> dict[Any, float]:
+        given = {name: self.given.get(name, default) for name, kind, default, _ in self.operation()["takes"] if kind == "number"}
+        # Whole numbers count something: twice as many is another question, or none.
+        kept = {name: x for name, x in given.items() if not isinstance(x, numbers.Integral) and x not in ("", "None", "0", 0.0)}
+        return {name: float(x) for name, x in kept.items()}
+
+    def scaled(self, name: Any, factor: float) -> numpy.ndarray | None:
+        return self.computed({**self.given, name: self.numbers()[name] * factor})
+
+
+class _Function:
+    """A function of torch, whose steps have the faults."""
+
+    def __init__(self, function: Callable[..., Any], output: str | None, accumulate: str, rounds: str) -> None:
+        imported_torch("calibrate")
+        from ._functions import name_of
+
+        self.function, self.output, self.u, self.rounds = function, output, unit(accumulate), rounds
+        self.name = name_of(function)
+
+    def draw(self) -> Any:
+        what = f"a function that draws the arguments of {self.name} from a random generator"
+        raise TypeError(f"calibrate: give inputs, {what}, or a list of them")
+
+    def bounds(self, given: Any) -> dict[str, Any]:
+        from ._functions import bounds_of
+
+        return bounds_of(self.function, given, self.u, self.rounds)
+
+    def judged(self, returned: Any, before: _inputs.Snapshot, seed: int) -> _Sample:
+        bounds, outputs = self.bounds(before), _inputs.outputs(returned)
+        output = self.output or next(iter(bounds))
+        for who, has in ((self.name, bounds), ("the kernel", outputs)):
+            if output not in has:
+                raise ValueError(f"{who} gives no '{output}', expected one of {', '.join(has)}; say which by output=")
+        return _OfFunction(self, array(outputs[output], "kernel(...)"), before, bounds[output], seed)
+
+
+class _OfFunction:
+    """A function of torch on one seed."""
+
+    def __init__(self, subject: _Function, got: _native.Array, before: _inputs.Snapshot, bound: Any, seed: int) -> None:
+        from ._judged import judged
+
+        self.subject, self.before, self.bound, self.dtype = subject, before, bound, got.dtype
+        found = judged(got, bound, subject.name, "any")
+        compared = found.compared()
+        self.ratio, self.outside = float(compared["ratio"]), bool(compared["outside"])
+        if not self.outside and (why := found.unsaid(subject.name)):
+            raise ValueError(f"seed {seed}: {why}")
+        self.got = found.got.reshape(bound.value.shape)
+        self.right = self.stored(bound.value)
+
+    def stored(self, value: numpy.ndarray) -> numpy.ndarray:
+        return _native.rounded(numpy.ascontiguousarray(value, numpy.float64), self.dtype)
+
+    def errors(self, wrong: numpy.ndarray) -> dict[str, Any] | None:
+        return None
+
+    def ratio_of(self, wrong: numpy.ndarray) -> float:
+        from ._judged import Found
+
+        found = Found(wrong, self.bound, self.dtype, first=True)
+        found.settle()
+        return float(found.compared()["ratio"])
+
+    def faults(self) -> Iterator[tuple[str, numpy.ndarray | None]]:
+        from ._graph_faults import named_results
+
+        for what, wrong in named_results(self.bound._tape, self.bound._value):
+            yield what, self.stored(wrong) if wrong.shape == self.right.shape else None
+
+    def numbers(self) -> dict[Any, float]:
+        return {_inputs.said(name): x for name, x in self.before.items() if isinstance(x, float) and x != 0 and math.isfinite(x)}
+
+    def scaled(self, name: Any, factor: float) -> numpy.ndarray | None:
+        given = {key: x * factor if _inputs.said(key) == name else x for key, x in self.before.items()}
+        bound = self.subject.bounds(given).get(self.bound.name)
+        return self.stored(bound.value) if bound is not None and bound.value.shape == self.right.shape else None
+
+
+def _power(found: Calibration, samples: list[_Sample]) -> None:
     """Tries every fault, gain and factor on the first seeds."""
-    operation = next(known for known in reference.operations() if known["name"] == found.op)
-    u, gates = unit(accumulate), list(found.failed)
+    gates = list(found.failed)
 
-    def outcome(wrong: numpy.ndarray, right: dict[str, Any]) -> dict[str, bool]:
-        ratio = _native.compare(wrong, right["value"], right["bound"])["ratio"]
-        noticed = {"bound": ratio > 1, "threshold": found.threshold is not None and ratio > found.threshold, "bias": False}
+    def noticed(wrong: numpy.ndarray | None, sample: _Sample) -> dict[str, bool]:
+        """The answer of each gate; nothing for a change of no stored element, which is not a fault."""
+        if wrong is None or numpy.array_equal(wrong, sample.right, equal_nan=True):
+            return {}
+        ratio = sample.ratio_of(wrong)
+        said = {"bound": ratio > 1, "threshold": found.threshold is not None and ratio > found.threshold}
         if "bias" in gates:
-            noticed["bias"] = bool(_errors.biased(_errors.mean_errors(found.op, right, wrong, found.dtype, u)))
-        return noticed
-
-    def computed(given: dict[str, Any], shape: tuple[int, ...], fault: str | None = None) -> numpy.ndarray | None:
-        outputs = _native.expected(found.op, given, found.dtype, u, fault)
-        values = next(value for name, value, *_ in outputs if output in (None, name))
-        return _native.rounded(values, found.dtype) if values.shape == shape else None
-
-    def tried(make: _Fault) -> dict[str, list[bool]]:
-        said: dict[str, list[bool]] = {gate: [] for gate in gates}
-        for given, right in samples:
-            wrong = make(given, right)
-            # A change of no stored element is not a fault.
-            if wrong is None or numpy.array_equal(wrong, _native.rounded(right["value"], found.dtype), equal_nan=True):
-                continue
-            for gate, noticed in outcome(wrong, right).items():
-                if gate in said:
-                    said[gate].append(noticed)
-        return said
+            said["bias"] = bool(_errors.biased(sample.errors(wrong)))
+        return {gate: said[gate] for gate in gates}
 
     for gate in gates:
         found.faults[gate], found.factors[gate], found.gains[gate] = {}, {}, math.inf
-    for fault, _ in operation["faults"]:
-        for gate, said in tried(lambda given, right: computed(given, right["value"].shape, fault)).items():
-            if said:
-                found.faults[gate][fault] = sum(said) / len(said)
+    answers: dict[str, list[dict[str, bool]]] = {}
+    for sample in samples:
+        for fault, wrong in sample.faults():
+            answers.setdefault(fault, []).append(noticed(wrong, sample))
+    for fault, all_said in answers.items():
+        counted = [said for said in all_said if said]
+        for gate in gates if counted else ():
+            found.faults[gate][fault] = sum(said[gate] for said in counted) / len(counted)
 
-    def smallest(sizes: tuple[float, ...], make: Callable[[float], _Fault], keep: Callable[[str, float], None]) -> None:
+    def smallest(
+        sizes: tuple[float, ...], make: Callable[[_Sample, float], numpy.ndarray | None], keep: Callable[[str, float], None]
+    ) -> None:
         # From the largest down: what is noticed must be noticed at every larger size, too.
         left = set(gates)
         for size in sorted(sizes, reverse=True):
-            said = tried(make(size))
-            left = {gate for gate in left if len(said[gate]) == len(samples) and all(said[gate])}
+            all_said = [noticed(make(sample, size), sample) for sample in samples]
+            left = {gate for gate in left if all(said.get(gate, False) for said in all_said)}
             for gate in left:
                 keep(gate, size)
             if not left:
@@ -207,30 +362,20 @@ def _power(found: Calibration, samples: list[tuple[dict[str, Any], dict[str, Any
 
     smallest(
         _GAINS,
-        lambda gain: lambda given, right: _native.rounded(numpy.asarray(right["got"] * (1 + gain)), found.dtype),
+        lambda sample, gain: _native.rounded(numpy.asarray(sample.got * (1 + gain)), found.dtype),
         lambda gate, gain: found.gains.__setitem__(gate, gain),
     )
-    for name, kind, default, _ in operation["takes"]:
-        value = samples[0][0].get(name, default)
-        # Whole numbers count something: twice as many is another question, or none.
-        if kind != "number" or isinstance(value, numbers.Integral) or value in ("", "None", "0", 0.0):
-            continue
-
-        def scaled(factor: float, name: str = name, default: str = default) -> _Fault:
-            def make(given: dict[str, Any], right: dict[str, Any]) -> numpy.ndarray | None:
-                return computed({**given, name: float(given.get(name, default)) * factor}, right["value"].shape)
-
-            return make
-
-        def keep(gate: str, factor: float, name: str = name) -> None:
-            found.factors[gate][name] = factor
-
+    for name in samples[0].numbers():
         try:
             # One that must be whole, or is too large, is refused.
             for factor in (_FACTORS[0], _FACTORS[-1]):
-                scaled(factor)(*samples[0])
+                samples[0].scaled(name, factor)
         except ValueError:
             continue
         for gate in gates:
             found.factors[gate][name] = math.inf
-        smallest(_FACTORS, scaled, keep)
+        smallest(
+            _FACTORS,
+            lambda sample, factor: sample.scaled(name, factor),
+            lambda gate, factor: found.factors[gate].__setitem__(name, factor),
+        )

@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import math
 import numbers
-import sys
 from typing import Any, Callable, Iterable
 
 import numpy
 
 from . import _errors, _inputs, _native, _records
-from ._tensors import arguments, array, check_words, inputs as given_inputs, warn
+from ._tensors import arguments, array, check_words, imported_torch, inputs as given_inputs, warn
 
 # Metrics that a limit can be given for, and whether a larger value is better.
 _METRICS = dict(_native.limits())
@@ -63,7 +62,7 @@ def assert_close(
     equal_nan: bool = False,
     dtype: Any = None,
     kernel: Callable[..., Any] | None = None,
-    writes: str | Iterable[str] = (),
+    writes: str | int | Iterable[str | int] = (),
     name: str = "got",
     **limits: Any,
 ) -> None:
@@ -116,6 +115,8 @@ def assert_close(
     of an input, or a limit is one that no numbers can break, such as ``atol=inf`` or ``cosine=-1``.
     """
     __tracebackhide__ = True
+    if op is not None and not isinstance(op, str) and not callable(op):
+        raise TypeError(f"assert_close: op = {op!r}, expected the name of an operation or a function")
     if limits:
         _check_words(limits, None if callable(op) else op)
     if kernel is not None:
@@ -123,15 +124,8 @@ def assert_close(
             raise TypeError("assert_close: give either got or kernel")
         if inputs is None:
             raise TypeError("assert_close: give inputs, with which the kernel is called")
-        if callable(op) and isinstance(inputs, (tuple, list)):
-            # By position, for a function that takes them so.
-            before = _inputs.Snapshot({f"input {at}": x for at, x in enumerate(inputs)}, writes)
-            got = kernel(*inputs)
-            before.check("the kernel")
-            inputs = tuple(before.values())
-        else:
-            inputs = _inputs.Snapshot(inputs, writes)
-            got = _inputs.called(kernel, inputs.live, inputs.writes)
+        inputs = _inputs.Snapshot(inputs, writes)
+        got = _inputs.called(kernel, inputs.live, inputs.writes)
     elif got is _MISSING:
         raise TypeError("assert_close: give got, or kernel and inputs")
     elif writes:
@@ -143,8 +137,8 @@ def assert_close(
     if callable(op):
         if limits:
             raise TypeError(f"assert_close: {', '.join(limits)} is for tensors that are compared with each other, or for a named operation")
-        said_of = {"accumulate": accumulate, "rounds": rounds, "dtype": _type_name(dtype)}
-        _by_function(got, op, inputs, said_of, grads, grad_output, output, name)
+        how = {"accumulate": accumulate, "rounds": rounds, "dtype": _type_name(dtype), "grads": grads, "grad_output": grad_output}
+        _by_function(got, op, inputs, how, output, name)
         return
     if grads is not None or grad_output is not None or rounds != "end":
         raise TypeError("assert_close: grads, grad_output and rounds are for op=function")
@@ -363,88 +357,33 @@ def _by_operation(got: Any, inputs: dict[str, Any], call: dict[str, Any], name: 
     return "\n".join(lines)
 
 
-def assert_grad(
-    kernel: Callable[..., Any],
-    *,
-    op: Callable[..., Any],
-    inputs: Any,
-    grad_output: Any = None,
-    wrt: Any = None,
-    **words: Any,
-) -> None:
-    """Raises AssertionError unless what a kernel gives, and its gradients through torch.autograd, are within the bounds of ``op``.
-
-        ulplab.assert_grad(my_rms_norm, op=lambda x, w: F.rms_norm(x, x.shape[-1:], w), inputs=(x, w))
-
-    ``kernel`` and ``op``, a plain reference in torch, are called with ``inputs``: a tuple, or a dictionary by name. ``wrt`` names the inputs
-    whose gradients are judged, by position or name; by default, all of floating-point types. ``grad_output`` is the gradient of the output,
-    by default of random signs and sizes from a fixed seed. ``words`` are those of `assert_close`: ``rounds``, ``accumulate``, ``dtype``.
-    """
-    __tracebackhide__ = True
-    torch = sys.modules.get("torch")
-    if torch is None:
-        raise TypeError("assert_grad needs torch; import it")
-    named = isinstance(inputs, dict)
-    keys = list(inputs) if named else list(range(len(inputs)))
-    if wrt is None:
-        wrt = [key for key in keys if isinstance(inputs[key], torch.Tensor) and inputs[key].is_floating_point()]
-    wrt = [wrt] if isinstance(wrt, (int, str)) else list(wrt)
-    if not wrt or any(key not in keys for key in wrt):
-        raise ValueError(f"assert_grad: wrt = {wrt!r}, expected some of {', '.join(map(repr, keys))}")
-    given = {key: inputs[key].detach().clone().requires_grad_() if key in wrt else inputs[key] for key in keys}
-    out = kernel(**{str(key): x for key, x in given.items()}) if named else kernel(*given.values())
-    if not isinstance(out, torch.Tensor):
-        raise TypeError(f"assert_grad: the kernel gives {type(out).__name__}, expected a tensor; give the gradients to assert_close")
-    if not out.requires_grad:
-        raise ValueError("not judged: what the kernel gives has no gradient: it is detached, or the kernel does not go through torch.autograd")
-    if grad_output is None:
-        generator = torch.Generator().manual_seed(0)
-        grad_output = torch.randn(out.shape, generator=generator).to(out.device, out.dtype)
-    found = torch.autograd.grad(out, [given[key] for key in wrt], grad_output, allow_unused=True)
-    names = {f"d{key}": key for key in wrt}
-    missing = [name for name, one in zip(names, found) if one is None]
-    if missing:
-        plain = {key: inputs[key].detach().clone().requires_grad_() if key in wrt else inputs[key] for key in keys}
-        of = op(**{str(key): x for key, x in plain.items()}) if named else op(*plain.values())
-        needed = torch.autograd.grad(of, [plain[names[name]] for name in missing], grad_output, allow_unused=True)
-        lost = [name for name, one in zip(missing, needed) if one is not None]
-        if lost:
-            raise AssertionError(f"{', '.join(lost)}: the kernel gives no gradient of this input, and op gives one")
-        names = {name: key for name, key in names.items() if name not in missing}
-    got = {"out": out.detach(), **{name: one for name, one in zip(names, (one for one in found if one is not None))}}
-    assert_close(got, op=op, inputs=inputs, grads=names, grad_output=grad_output, **words)
-
-
-def _by_function(
-    got: Any, function: Callable[..., Any], inputs: Any, call: dict[str, Any], grads: Any, grad_output: Any, output: str | None, name: str
-) -> None:
+def _by_function(got: Any, function: Callable[..., Any], inputs: Any, how: dict[str, Any], output: str | None, name: str) -> None:
     """Raises AssertionError for outputs that are not within the bound of a function of torch."""
     __tracebackhide__ = True
-    if "torch" not in sys.modules:
-        raise TypeError("assert_close: op is a function, which needs torch; import it, or name an operation of ulplab.reference")
+    imported_torch("assert_close")
     if inputs is None:
         raise TypeError("assert_close: give inputs, with which the function is called: a tuple, or a dictionary by name")
-    from ._judged import assert_function
+    args, named = _inputs.split(inputs)
+    from ._judged import Asked, assert_function
 
-    from ._functions import named
-
-    outputs = {output: got} if output and not isinstance(got, (dict, tuple, list)) else named(got)
-    outputs = {one: tensor for one, tensor in outputs.items() if tensor is not None}
+    # An output that is None is not there, as in a function that gives one of several.
+    several = isinstance(got, (tuple, list))
+    outputs = {one: x for one, x in _inputs.outputs(got, output or "out").items() if x is not None or not several}
     if not outputs:
         raise TypeError("assert_close: give a tensor, or a dictionary of outputs by their names")
-    u, meaning = _sums(call["accumulate"])
     arrays = {one: (tensor, array(tensor, name if one == "out" else one)) for one, tensor in outputs.items()}
-    given = inputs.values() if isinstance(inputs, dict) else inputs
-    held = [array(x, "an input") for x in given if hasattr(x, "__dlpack__")]
+    given = {_inputs.said(at): x for at, x in enumerate(args)} | {f"input '{word}'": x for word, x in named.items()}
+    held = {said: array(x, said) for said, x in given.items() if hasattr(x, "__dlpack__")}
     for one, (_, found) in arrays.items():
         # An output may be empty if another is not.
         if all(0 in each.shape for _, each in arrays.values()):
             _check_elements(found, one)
-        if any(_inputs.overlapping(found, x) for x in held):
-            raise ValueError(f"not judged: {one} is the memory of an input, which the kernel has overwritten; give a copy of the inputs")
-    wrong = assert_function(arrays, function, inputs, u, meaning, call["rounds"], grads, grad_output, {**call, "op": ""})
-    if wrong:
-        raise AssertionError("\n".join(wrong))
+        for said in (said for said, x in held.items() if _inputs.overlapping(found, x)):
+            raise ValueError(
+                f"not judged: {one} is the memory of {said}: the kernel gives its input as it is, or has overwritten it; "
+                "say kernel= in the place of got, or give inputs that were copied before the call"
+            )
+    assert_function(arrays, Asked(function, inputs, **how))
 
 
 def _check_judged(found: dict[str, Any], given: dict[str, Any], op: str, name: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterable, Iterator
 
 import numpy
 
-from . import _native, _rows
+from . import _inputs, _native, _rows
 from ._close import unit
 from ._shadows import Leaks, Shadows
 from ._tape import LAMBDA, ROOM, Step, Tape, Unknown, Value, place
@@ -173,10 +173,14 @@ def _shares(out: Any, rounds: Any, elements: list[int], rows: list[int] | None) 
             continue
         steep = gradient.detach().abs().reshape(len(elements), -1)
         largest, deviation = map(cut, step.errors())
-        infinite = (~(steep < math.inf) & (largest > 0)).any(1).to(out.dtype)
-        steep = steep.nan_to_num(0.0, 0.0, 0.0)
-        second = steep @ cut(step.second()) if step.second is not None else torch.zeros_like(infinite)
-        shares.append(torch.stack([infinite, steep @ largest, (steep * deviation).square().sum(1), second]))
+        most = steep @ largest
+        infinite = torch.zeros_like(most)
+        if not bool(torch.isfinite(most).all()):
+            infinite = (~(steep < math.inf) & (largest > 0)).any(1).to(out.dtype)
+            steep = steep.nan_to_num(0.0, 0.0, 0.0)
+            most = steep @ largest
+        second = steep @ cut(step.second()) if step.second is not None else torch.zeros_like(most)
+        shares.append(torch.stack([infinite, most, steep.mul_(deviation).square_().sum(1), second]))
     return torch.stack(shares).permute(2, 0, 1).cpu().numpy()
 
 
@@ -213,17 +217,22 @@ def bounds_of(
     tape.again_from_sums = bool(grads)
     shadows = Shadows(tape, rounds)
     # Copies, since the function may write to its inputs.
-    keys = list(inputs) if isinstance(inputs, dict) else list(range(len(inputs)))
+    args, named = _inputs.split(inputs)
+    every: dict[Any, Any] = {**dict(enumerate(args)), **named}
     with torch.inference_mode(False):
-        given = _copies({key: inputs[key] for key in keys}, _wanted(grads or {}, keys, inputs))
+        given = _copies(every, _wanted(grads or {}, every))
     guard = torch.set_grad_enabled(bool(grads) or torch.is_grad_enabled())
     try:
         with torch.inference_mode(False), guard, _plain_operations(), Leaks(shadows), shadows:
-            result = function(**given) if isinstance(inputs, dict) else function(*given.values())
-            outputs = named(result)
+            result = function(*(given[at] for at in range(len(args))), **{name: given[name] for name in named})
+            outputs = _inputs.outputs(result)
+            if not any(isinstance(one, torch.Tensor) for one in outputs.values()):
+                said = f"{name_of(function)} gives a {type(result).__name__}"
+                raise TypeError(f"{said}, expected a tensor, or a tuple or a dictionary of tensors")
             if grads:
                 shadows.backwards = True
-                outputs |= dict(zip(grads, _gradients(result, [given[at] for at in grads.values()], grad_output)))
+                wanted = [given[at] for at in grads.values()]
+                outputs |= dict(zip(grads, _gradients(result, wanted, grad_output)))
     finally:
         shadows.restore()
     found = {}
@@ -279,7 +288,7 @@ def _decide(tape: Tape, found: dict[str, Bound], branches: list[tuple[Value, boo
     seeds = sorted({seed for _, some in _flipping(tape, chosen) for seed in some})
     runs = (tape.draws(seeds, judged, _FAR, fixed) for fixed in (False, True))
     for (value, _, own), (_, _, fixed) in zip(*runs):
-        other = (own - fixed) if value.floating else (own != value.z).double()
+        other = own - fixed if value.floating else own.double() - value.z.double()
         for bound in found.values():
             for moved in other.cpu().numpy() if bound._value is value else ():
                 if (moved != 0).any():
@@ -295,11 +304,11 @@ def _flipping(tape: Tape, values: list[Value]) -> Iterator[tuple[Value, list[int
             yield value, [seed for seed, one in zip(seeds, changed) if one]
 
 
-def _wanted(grads: dict[str, Any], keys: list[Any], inputs: Any) -> set[Any]:
+def _wanted(grads: dict[str, Any], inputs: dict[Any, Any]) -> set[Any]:
     """The inputs whose gradients are wanted."""
     for name, at in grads.items():
-        if at not in keys:
-            raise ValueError(f"grads: no input {at!r}; expected one of {', '.join(map(repr, keys))}")
+        if at not in inputs:
+            raise ValueError(f"grads: no input {at!r}; expected one of {', '.join(map(repr, inputs))}")
         x = inputs[at]
         if not isinstance(x, torch.Tensor) or not x.is_floating_point():
             raise ValueError(f"grads: '{name}' is the gradient of {at!r}, which is not a tensor of floating-point numbers")
@@ -325,32 +334,20 @@ def _copies(inputs: dict[Any, Any], wanted: set[Any]) -> dict[Any, Any]:
 
 def _gradients(result: Any, inputs: list[Any], grad_output: Any) -> tuple[Any, ...]:
     outputs = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor) and x.requires_grad]
+    if not outputs:
+        raise ValueError("not judged: what the function gives has no gradient: it is detached, or does not depend on these inputs")
     if grad_output is None:
         if len(outputs) != 1 or outputs[0].numel() != 1:
             raise ValueError("grads: give grad_output, the gradient of what the function gives, as it is no single number")
         given = None
     else:
         given = [x for x in pytree.tree_leaves(grad_output) if isinstance(x, torch.Tensor)]
-    found: tuple[Any, ...] = torch.autograd.grad(outputs, inputs, given, allow_unused=True)
-    return found
-
-
-def named(result: Any) -> dict[str, Any]:
-    """Outputs by name: `out`, the keys of a dictionary, or `out0`, `out1`, …, also of tuples in tuples."""
-    if isinstance(result, dict):
-        return dict(result)
-    if not isinstance(result, (tuple, list)):
-        return {"out": result}
-    return {f"out{at}": one for at, one in enumerate(flat(result))}
-
-
-def flat(outputs: Any) -> Iterator[Any]:
-    """What tuples and lists have, in order."""
-    for one in outputs:
-        if isinstance(one, (tuple, list)) and not all(isinstance(x, (int, float)) for x in one):
-            yield from flat(one)
-        else:
-            yield one
+        found, wanted = ([list(x.shape) for x in some] for some in (given, outputs))
+        if found != wanted:
+            of = ", ".join(map(str, wanted))
+            hint = "" if len(wanted) == 1 else "; give a tuple with the gradient of each output"
+            raise ValueError(f"grad_output is {', '.join(map(str, found)) or 'no tensor'}, expected {of}, as what the function gives{hint}")
+    return tuple(torch.autograd.grad(outputs, inputs, given, allow_unused=True))
 
 
 def largest(x: numpy.ndarray, count: int) -> numpy.ndarray:
@@ -361,6 +358,11 @@ def largest(x: numpy.ndarray, count: int) -> numpy.ndarray:
     several = numpy.flatnonzero(-x < least), numpy.flatnonzero(-x == least)[:count], numpy.flatnonzero(numpy.isnan(x))[:count]
     at = numpy.sort(numpy.concatenate(several))
     return at[numpy.argsort(-x[at], kind="stable")][:count]
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The name of a function, or of the class of a module, in messages."""
+    return str(getattr(function, "__name__", "") or type(function).__name__)
 
 
 def stored_bound(value: Any, error: Any, dtype: str) -> numpy.ndarray:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Iterator
 
+import numpy
+
 from ._tape import Step, Tape, Value, place, walk
 from ._torch import Tensor, torch
 
@@ -71,6 +73,14 @@ def results(tape: Tape, value: Value) -> Iterator[tuple[str, Tensor]]:
                 yield what, run(tape, value, number, call)
             except (RuntimeError, TypeError, IndexError):
                 continue
+
+
+def named_results(tape: Tape, value: Value) -> Iterator[tuple[str, numpy.ndarray]]:
+    """The same in f64 with a name for each: of faults with equal words, the second is ``… [2]``."""
+    seen: dict[str, int] = {}
+    for what, wrong in results(tape, value):
+        seen[what] = seen.get(what, 0) + 1
+        yield what if seen[what] == 1 else f"{what} [{seen[what]}]", wrong.cpu().double().numpy()
 
 
 def likeness(tape: Tape, value: Value, got: Tensor, allowed: Callable[[Tensor], Tensor]) -> list[tuple[str, int]]:

@@ -69,24 +69,24 @@ def _check_asked(whole: Stored, asked: list[str], rows: bool) -> None:
 
 def assert_invariant(
     kernel: Callable[..., Any],
-    inputs: dict[str, Any],
+    inputs: Any,
     *,
-    rows: Iterable[str] | None = None,
+    rows: Iterable[str | int] | None = None,
     batch: int | Iterable[int] = (1, 2, 7),
     place: bool = True,
     neighbours: bool = True,
     split: int | Iterable[int] = (),
     split_axis: int = 1,
-    split_rows: Iterable[str] | None = None,
+    split_rows: Iterable[str | int] | None = None,
     repeat: int = 2,
     output: str | int | None = None,
-    writes: str | Iterable[str] = (),
+    writes: str | int | Iterable[str | int] = (),
 ) -> None:
     """Raises AssertionError unless each row of a kernel's output has the same bits in every batch.
 
-    ``kernel(**inputs)`` gives a tensor, or several (``output`` says which, by name or position). ``rows`` names the inputs whose first
-    dimension is that of the rows, [B, ...], as is that of the output; without it, all tensors whose first dimension is as long as the
-    output's. All B rows at once are what others are compared with:
+    ``kernel(**inputs)``, or ``kernel(*inputs)`` of a tuple, gives a tensor, or several (``output`` says which, by name or position).
+    ``rows`` names the inputs, by name or position, whose first dimension is that of the rows, [B, ...], as is that of the output; without
+    it, all tensors whose first dimension is as long as the output's. All B rows at once are what others are compared with:
 
     ``repeat``     the same call again, so many times
     ``batch``      calls of so many rows each, one after another; the last has what is left
@@ -103,15 +103,15 @@ def assert_invariant(
     all of the output is NaN, or all of its rows are equal.
     """
     __tracebackhide__ = True
-    if not isinstance(inputs, dict) or not inputs:
-        raise ValueError(f"inputs is {type(inputs).__name__}, expected a dictionary of tensors, numbers and words")
+    if not isinstance(inputs, (dict, tuple, list)) or not inputs:
+        raise ValueError(f"inputs is {type(inputs).__name__}, expected a dictionary of tensors, numbers and words, or a tuple")
     sizes, chunks = _sizes(batch, "batch"), _sizes(split, "split")
     if isinstance(repeat, bool) or not isinstance(repeat, numbers.Integral) or repeat < 1:
         raise ValueError(f"repeat = {repeat!r}, expected an integer of at least 1")
 
     before = _inputs.Snapshot(inputs, writes)
 
-    def call(given: dict[str, Any]) -> Stored:
+    def call(given: dict[Any, Any]) -> Stored:
         found = _inputs.called(kernel, given, before.writes)
         before.check("the kernel")
         if output is not None:
@@ -131,7 +131,7 @@ def assert_invariant(
     if 0 in whole.shape:
         raise ValueError(f"not judged: the output is {list(whole.shape)}, which has no elements to compare")
     count = whole.shape[0]
-    shaped = {name: tuple(x.shape) for name, x in inputs.items() if hasattr(x, "shape")}
+    shaped = {name: tuple(x.shape) for name, x in before.live.items() if hasattr(x, "shape")}
     chosen = [name for name, shape in shaped.items() if shape[:1] == (count,)] if rows is None else list(rows)
     for name in chosen:
         if shaped.get(name, ())[:1] != (count,):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from typing import Any, Callable
 
 import numpy
 from . import _errors, _native, _records
 from ._choices import as_good
-from ._close import check_type, unit, warn_of_little
-from ._functions import ROUNDS, Bound, bounds_of, largest, stored_bound
+from ._close import _sums, check_type, unit, warn_of_little
+from ._functions import ROUNDS, Bound, bounds_of, largest, name_of, stored_bound
 from ._graph_faults import likeness
 from ._tape import LAMBDA, place
 from ._torch import Tensor, torch
@@ -24,10 +25,11 @@ _AROUND = 16
 _SHORT = {"bfloat16": "bf16", "float16": "f16"}
 
 
-class _Found:
-    """One output, judged."""
+class Found:
+    """One output, judged. With ``first``, the first element that is found outside ends the search for the worst one."""
 
-    def __init__(self, got: numpy.ndarray, bound: Bound, dtype: str) -> None:
+    def __init__(self, got: numpy.ndarray, bound: Bound, dtype: str, first: bool = False) -> None:
+        self.first = first
         self.got = got.reshape(-1)
         self.bound = bound
         self.dtype = dtype
@@ -89,13 +91,15 @@ class _Found:
                 if not finite[element]:
                     continue
                 found = self.bound.of(element)
-                own = float(self._stored(numpy.array([element]), numpy.array([found.bound]))[0])
+                own = self.own(element)
                 if found.infinite or not math.isfinite(own):
                     self.why = f"the derivative of {found.infinite} is infinite" if found.infinite else "the error of a step is infinite"
                     self.unjudged[element] = True
                     continue
                 widest = max(widest, own / screen[element] if 0 < screen[element] < math.inf else 1.0)
                 self.allowed[element] = own
+                if self.first and not self.undetermined[element] and abs(self.got[element] - self.value[element]) > own:
+                    return
             others = numpy.ones(self.value.size, bool)
             others[list(self.asked)] = False
             self.allowed = numpy.where(others, screen * widest, self.allowed)
@@ -126,6 +130,22 @@ class _Found:
     def _spacing(self, value: numpy.ndarray) -> numpy.ndarray:
         return stored_bound(value, LAMBDA * self.bound.sigma.reshape(-1), self.dtype).reshape(-1)
 
+    def own(self, element: int) -> float:
+        """The bound of one element after it is stored."""
+        return float(self._stored(numpy.array([element]), numpy.array([self.bound.of(element).bound]))[0])
+
+    def unsaid(self, name: str) -> str:
+        """Why elements are neither right nor wrong; empty if all are either."""
+        if self.why:
+            return f"not judged: {name}: {self.bound.name}: {self.why}"
+        if not self.undetermined.any():
+            return ""
+        at = numpy.unravel_index(int(numpy.argmax(self.undetermined)), self.bound.value.shape)
+        return (
+            f"not determined: {name}: {self.bound.name}: {int(self.undetermined.sum()):,} elements, the first at {[int(i) for i in at]}, "
+            "hang on a decision that flips within its errors, or on a number that is undefined within them, and are what no side gives"
+        )
+
     def compared(self) -> dict[str, Any]:
         """The comparison of the elements that are determined."""
         left_out, shape = self.undetermined | self.unjudged, self.bound.value.shape
@@ -133,75 +153,104 @@ class _Found:
         return _native.compare(*(numpy.ascontiguousarray(one.reshape(shape)) for one in (got, self.value, allowed)))
 
 
-def assert_function(
-    got: dict[str, tuple[Any, _native.Array]],
-    function: Callable[..., Any],
-    inputs: Any,
-    u: float,
-    meaning: str,
-    rounds: str,
-    grads: dict[str, Any] | None,
-    grad_output: Any,
-    call: dict[str, Any],
-) -> list[str]:
-    """The messages on outputs that are wrong; ValueError for those that are not judged."""
+def judged(array: _native.Array, bound: Bound, name: str, dtype: Any) -> Found:
+    """One output of a function, judged. AssertionError for another shape or type, ValueError if there is nothing to judge."""
+    __tracebackhide__ = True
+    output = bound.name
+    if bound.unknown:
+        raise ValueError(_unknown(bound, name))
+    if list(bound.value.shape) != array.shape:
+        raise AssertionError(f"{name}: {output} is {_errors.shape(array)}, expected {list(bound.value.shape)}")
+    check_type(array, bound.dtype, dtype, output, f"what {name} gives")
+    if bound.value.size == 0:
+        raise ValueError(f"not judged: {name}: {output} has no elements to compare")
+    if numpy.isnan(bound.value.astype(numpy.float64)).all():
+        raise ValueError(f"not judged: {name}: all elements of '{output}' are NaN, which any NaN meets")
+    found = Found(numpy.asarray(_native.widen(array), numpy.float64), bound, array.dtype)
+    found.settle()
+    return found
 
-    def again(u: float, rounds: str) -> dict[str, Bound]:
-        return bounds_of(function, inputs, u, rounds, grads, grad_output)
 
-    bounds = again(u, rounds)
-    name = _name(function)
-    # An output or a gradient that is not given would not be compared.
-    own = [one for one in bounds if one not in (grads or {})]
-    missing = [one for one in grads or {} if one in bounds and one not in got]
-    missing += [one for one in own if one not in got] if any(one in got for one in own) else []
-    if missing:
-        raise TypeError(f"{name} also gives {', '.join(map(repr, missing))}: give all of its outputs, and the gradients that grads= names")
-    wrong, unsaid = [], []
-    for output, (tensor, array) in got.items():
-        if output not in bounds:
-            raise ValueError(f"{name} gives no '{output}', expected one of {', '.join(bounds)}")
-        bound = bounds[output]
-        if bound.unknown:
-            unsaid.append(f"not judged: {name}: {'; '.join(bound.unknown[:3])}")
-            continue
-        if list(bound.value.shape) != array.shape:
-            raise AssertionError(f"{name}: {output} is {_errors.shape(array)}, expected {list(bound.value.shape)}")
-        check_type(array, bound.dtype, call["dtype"], output, f"what {name} gives")
-        if bound.value.size == 0:
-            continue
-        if numpy.isnan(bound.value.astype(numpy.float64)).all():
-            raise ValueError(f"not judged: {name}: all elements of '{output}' are NaN, which any NaN meets")
-        found = _Found(numpy.asarray(_native.widen(array), numpy.float64), bound, array.dtype)
-        found.settle()
-        compared = found.compared()
-        warn_of_little(compared, f"the bound of {name}")
-        lines: list[str] = []
-        if compared["outside"]:
-            lines = _errors.outside(f"{name}: {output}", array, compared, f"the bound of '{name}', {meaning}")
-            lines += _explained(found, output, bounds, again, u, rounds)
-            wrong.append("\n".join(lines))
-        elif found.why:
-            unsaid.append(f"not judged: {name}: {output}: {found.why}")
-        elif found.undetermined.any():
-            at = numpy.unravel_index(int(numpy.argmax(found.undetermined)), bound.value.shape)
-            unsaid.append(
-                f"not determined: {name}: {output}: {int(found.undetermined.sum()):,} elements, the first at {[int(i) for i in at]}, hang on a "
-                "decision that flips within its errors, or on a number that is undefined within them, and are what no side gives"
-            )
-        ratio = compared["ratio"] if not lines else compared["worst"][-1]
-        _records.note(output, f"op = {name}", ratio, "\n".join(lines), {"got": tensor}, call, "not judged" if unsaid and not lines else "", None)
-    if not wrong and unsaid:
+def _unknown(bound: Bound, name: str) -> str:
+    return f"not judged: {name}: {'; '.join(bound.unknown[:3])}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on one output of a function."""
+
+    output: str
+    #: The largest error over its bound.
+    ratio: float
+    #: The message on an output that is wrong; empty for any other.
+    wrong: str
+    #: Why elements are neither right nor wrong; empty if all are either.
+    unsaid: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question about a function: how kernels compute, and what they are given."""
+
+    function: Callable[..., Any]
+    inputs: Any
+    accumulate: str = "f32"
+    rounds: str = "end"
+    dtype: str | None = None
+    grads: dict[str, Any] | None = None
+    grad_output: Any = None
+
+    def bounds(self) -> dict[str, Bound]:
+        return bounds_of(self.function, self.inputs, unit(self.accumulate), self.rounds, self.grads, self.grad_output)
+
+    def verdicts(self, got: dict[str, _native.Array]) -> list[Verdict]:
+        """The verdicts on outputs, all of which must be given. Errors are those of `judged`."""
+        __tracebackhide__ = True
+        bounds, name = self.bounds(), name_of(self.function)
+        # An output or a gradient that is not given would not be compared.
+        own = [one for one in bounds if one not in (self.grads or {})]
+        missing = [one for one in self.grads or {} if one in bounds and one not in got]
+        missing += [one for one in own if one not in got] if any(one in got for one in own) else []
+        if missing:
+            lacking = ", ".join(map(repr, missing))
+            raise TypeError(f"{name} also gives {lacking}: give all of its outputs, and the gradients that grads= names")
+        found = []
+        for output, array in got.items():
+            if output not in bounds:
+                raise ValueError(f"{name} gives no '{output}', expected one of {', '.join(bounds)}")
+            if bounds[output].unknown:
+                found.append(Verdict(output, 0.0, "", _unknown(bounds[output], name)))
+                continue
+            # An output may be empty if another is not.
+            if bounds[output].value.size == 0 and list(bounds[output].value.shape) == array.shape and any(x.value.size for x in bounds.values()):
+                continue
+            one = judged(array, bounds[output], name, self.dtype)
+            compared = one.compared()
+            warn_of_little(compared, f"the bound of {name}")
+            if not compared["outside"]:
+                found.append(Verdict(output, compared["ratio"], "", one.unsaid(name)))
+                continue
+            lines = _errors.outside(f"{name}: {output}", array, compared, f"the bound of '{name}', {_sums(self.accumulate)[1]}")
+            lines += _explained(one, output, bounds, self)
+            found.append(Verdict(output, compared["worst"][-1], "\n".join(lines), ""))
+        return found
+
+
+def assert_function(got: dict[str, tuple[Any, _native.Array]], asked: Asked) -> None:
+    """AssertionError for outputs that are wrong, ValueError for those that are not judged."""
+    __tracebackhide__ = True
+    verdicts = asked.verdicts({output: array for output, (_, array) in got.items()})
+    tensors, asks = {output: x for output, (x, _) in got.items()}, f"op = {name_of(asked.function)}"
+    for one in verdicts:
+        _records.note(one.output, asks, one.ratio, one.wrong, tensors, asked, "not judged" if one.unsaid else "")
+    if wrong := [one.wrong for one in verdicts if one.wrong]:
+        raise AssertionError("\n".join(wrong))
+    if unsaid := [one.unsaid for one in verdicts if one.unsaid]:
         raise ValueError("\n".join(unsaid))
-    return wrong
 
 
-def _name(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__name__", "") or type(function).__name__)
-
-
-def _explained(found: _Found, output: str, bounds: dict[str, Bound], again: Callable[..., dict[str, Bound]], u: float, rounds: str) -> list[str]:
-    """What would explain a wrong output. ``again`` returns the bounds for another unit roundoff, or for another word."""
+def _explained(found: Found, output: str, bounds: dict[str, Bound], asked: Asked) -> list[str]:
+    """What would explain a wrong output."""
     lines = []
     ratio = found.ratios()
     worst = int(numpy.argmax(numpy.where(numpy.isfinite(ratio), ratio, -1.0)))
@@ -211,15 +260,16 @@ def _explained(found: _Found, output: str, bounds: dict[str, Bound], again: Call
         lines.append(f"  most of what is allowed there: {shares}")
     words = []
     narrow = found.dtype in ("bfloat16", "float16")
-    tries = [("rounds", word) for word in ROUNDS[ROUNDS.index(rounds) + 1 :]]
-    tries += [("accumulate", found.dtype)] if narrow and u < 2.0**-12 else []
+    tries = [("rounds", word) for word in ROUNDS[ROUNDS.index(asked.rounds) + 1 :]]
+    tries += [("accumulate", _SHORT[found.dtype])] if narrow and unit(asked.accumulate) < 2.0**-12 else []
     for word, value in tries:
-        other = (again(u, value) if word == "rounds" else again(unit(_SHORT[value]), rounds))[output]
-        left = int((_Found(found.got.reshape(other.value.shape), other, found.dtype).ratios() > 1).sum())
+        changed: dict[str, Any] = {word: value}
+        other = replace(asked, **changed).bounds()[output]
+        left = int((Found(found.got.reshape(other.value.shape), other, found.dtype).ratios() > 1).sum())
         if left == 0:
-            words.append((f"{word} = {_SHORT.get(value, value)}", left, True))
+            words.append((f"{word} = {value}", left, True))
             break
-    tape = bounds[output]._tape
+    tape, u = bounds[output]._tape, unit(asked.accumulate)
     shape = bounds[output].value.shape
     screen = found.allowed.reshape(shape)
 

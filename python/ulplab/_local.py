@@ -9,7 +9,7 @@ import numpy
 from . import _errors, _native
 from ._close import unit
 from ._functions import ROUNDS, bounds_of
-from ._judged import _Found as Found
+from ._judged import Found
 from ._shadows import line_of_user
 from ._tape import Unknown, kind, place
 from ._tensors import array
@@ -205,7 +205,7 @@ class _Each(TorchDispatchMode):  # type: ignore[misc]
                 self.note(name, compared["worst"][-1], "\n".join(said))
                 return
             if one.why or one.undetermined.any():
-                self.note(name, why=one.why or "a decision flips within its errors")
+                self.note(name, why=one.unsaid(name).removeprefix("not judged: "))
                 return
             worst = max(worst, compared["ratio"])
         self.note(name, worst)

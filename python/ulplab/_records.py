@@ -7,11 +7,11 @@ import math
 import os
 import re
 import sys
-from typing import Any
+from typing import Any, Callable
 
 import numpy
 
-from . import _files, _native
+from . import _files, _inputs, _native
 
 # Rows that are kept on each side of the worst element's.
 _AROUND = 2
@@ -31,7 +31,7 @@ class Recorder:
         self.worker = os.environ.get("PYTEST_XDIST_WORKER", "")
         os.makedirs(os.path.join(folder, "capsules"), exist_ok=True)
 
-    def keep(self, record: dict[str, Any], tensors: dict[str, Any], call: dict[str, Any], worst: Any) -> None:
+    def keep(self, record: dict[str, Any], tensors: dict[str, Any], call: Any, worst: Any) -> None:
         record["test"] = self.test
         if record["verdict"] == "failed":
             plain = re.sub(r"[^A-Za-z0-9_.]+", "-", self.test.rpartition("/")[2]).strip("-")[-80:] or "assertion"
@@ -40,7 +40,7 @@ class Recorder:
             try:
                 capsule(path, tensors, call, worst, record)
                 record["capsule"] = f"capsules/{name}"
-                record["reproduce"] = f'python -c "import ulplab; ulplab.reproduce({path!r})"'
+                record["reproduce"] = _line(path, call)
             except Exception as error:  # noqa: BLE001 -- the assertion must be raised, with its record or without
                 record["capsule_error"] = f"{type(error).__name__}: {error}"
         self.records.append(record)
@@ -66,11 +66,11 @@ def note(
     ratio: float | None,
     message: str,
     tensors: dict[str, Any],
-    call: dict[str, Any],
+    call: Any,
     verdict: str = "",
     worst: Any = None,
 ) -> None:
-    """Keeps what an assertion said."""
+    """Keeps what an assertion said. ``call`` has its words, or is what was `_judged.Asked` about a function."""
     if _recorder is None:
         return
     ratio = None if ratio is None else float(ratio)
@@ -84,6 +84,18 @@ def note(
         "where": _caller(),
     }
     _recorder.keep(record, tensors, call, worst)
+
+
+def _line(path: str, call: Any) -> str:
+    """The line that asks an assertion again. The function of one is named here, where a reader sees what will be called."""
+    if isinstance(call, dict):
+        return f'python -c "import ulplab; ulplab.reproduce({path!r})"'
+    from . import _sources
+
+    kept = _sources.about(call.function)
+    if kept["importable"] is None:
+        return f"ulplab.reproduce({path!r}, op=FUNCTION)  # '{kept['name']}' has no name to import it by: give the function"
+    return f'python -c "import ulplab; ulplab.reproduce({path!r}, op={kept["importable"]!r})"'
 
 
 def _caller() -> str:
@@ -100,11 +112,69 @@ def _rows(op: str) -> tuple[set[str], bool] | None:
     return rows and (set(rows[0]), rows[1])
 
 
-def capsule(path: str, tensors: dict[str, Any], call: dict[str, Any], worst: Any, record: dict[str, Any]) -> None:
+def _capsule_of_function(path: str, got: dict[str, Any], asked: Any, record: dict[str, Any]) -> None:
+    """Writes what a function and a kernel were given, what the kernel gave, and the name of the function, not the function."""
+    from . import _sources
+
+    held: dict[str, _files.Stored] = {}
+    args, kwargs = _inputs.split(asked.inputs)
+    about = {
+        "function": _sources.about(asked.function),
+        "call": {word: getattr(asked, word) for word in _ASKED},
+        "got": _kept({name: _files.Stored.of(x) for name, x in got.items()}, "got", held),
+        "inputs": _kept(kwargs or args, "inputs", held),
+        "grads": _kept(asked.grads, "grads", held),
+        "grad_output": _kept(asked.grad_output, "grad_output", held),
+        "test": record["test"],
+        "message": record["message"],
+    }
+    _check_size(held)
+    _files.write(path, held, {"ulplab": json.dumps(about)})
+
+
+# The words of a question about a function that are in its capsule.
+_ASKED = ("accumulate", "rounds", "dtype")
+
+
+def _kept(value: Any, key: str, held: dict[str, _files.Stored]) -> Any:
+    """An argument for JSON, with the tensors in ``held``. ValueError for objects of other kinds: nothing is pickled."""
+    if isinstance(value, (bool, int, float, str, type(None))):
+        return value
+    if isinstance(value, (list, tuple)):
+        return {type(value).__name__ if type(value) is list else "tuple": [_kept(one, f"{key}.{at}", held) for at, one in enumerate(value)]}
+    if isinstance(value, dict):
+        return {"dict": [[name, _kept(one, f"{key}.{name}", held)] for name, one in value.items()]}
+    if not hasattr(value, "__dlpack__") and not isinstance(value, _files.Stored):
+        raise ValueError(f"{key} is a {type(value).__name__}, which is not kept in a file")
+    held[key] = _files.Stored.of(value)
+    return {"array" if isinstance(value, numpy.ndarray) else "tensor": key}
+
+
+def _unkept(value: Any, tensors: dict[str, _files.Stored], make: Any) -> Any:
+    """The argument of an entry that `_kept` has made. ``make`` makes tensors of torch."""
+    if not isinstance(value, dict):
+        return value
+    ((kind, part),) = value.items()
+    if kind in ("list", "tuple"):
+        parts = [_unkept(one, tensors, make) for one in part]
+        return parts if kind == "list" else tuple(parts)
+    if kind == "dict":
+        return {name: _unkept(one, tensors, make) for name, one in part}
+    return make(tensors[part]) if kind == "tensor" else tensors[part].bits.view(tensors[part].dtype)
+
+
+def _check_size(held: dict[str, _files.Stored]) -> None:
+    size = sum(stored.bits.nbytes for stored in held.values())
+    if size > _MOST:
+        raise ValueError(f"the tensors have {size:,} bytes, and at most {_MOST:,} are kept")
+
+
+def capsule(path: str, tensors: dict[str, Any], call: Any, worst: Any, record: dict[str, Any]) -> None:
     """Writes the inputs around the worst element, and what is needed to ask again."""
+    if not isinstance(call, dict):
+        _capsule_of_function(path, tensors, call, record)
+        return
     op = call.get("op")
-    if not op and "want" not in tensors:
-        raise ValueError("the function of the assertion is not kept in a file; run the test again")
     words = {name: value for name, value in tensors.items() if isinstance(value, (bool, int, float, str))}
     words |= {name: value.item() for name, value in tensors.items() if isinstance(value, numpy.generic)}
     kept = {
@@ -129,40 +199,62 @@ def capsule(path: str, tensors: dict[str, Any], call: dict[str, Any], worst: Any
                 bits = kept[name].bits
                 flat_rows = bits if first else bits.reshape(-1, bits.shape[-1])
                 kept[name] = _files.Stored(flat_rows[rows], kept[name].dtype)
-    size = sum(stored.bits.nbytes for stored in kept.values())
-    if size > _MOST:
-        raise ValueError(f"the tensors have {size:,} bytes, and at most {_MOST:,} are kept")
+    _check_size(kept)
     about = {"call": call, "words": words, "rows": rows, "test": record["test"], "message": record["message"]}
     _files.write(path, kept, {"ulplab": json.dumps(about)})
 
 
-def reproduce(path: str | os.PathLike[str]) -> None:
+def reproduce(path: str | os.PathLike[str], op: str | Callable[..., Any] | None = None) -> None:
     """Asks a failed assertion again, from the file that a report kept of it.
 
     ``pytest --ulplab-report DIR`` writes one for each: what was asked, and the tensors, or of large ones the rows around the worst element.
-    Raises the AssertionError that the test raised, with the counts of the rows that were kept; ValueError if the file is of another kind.
+    Of an assertion with a function, the file has the name and a digest of the source, and ``op`` says where the function is:
+    ``"MODULE:FUNCTION"``, ``"FILE.py:FUNCTION"``, or the function itself. No file says by itself what is called.
+
+    Raises the AssertionError that the test raised, with the counts of the rows that were kept; ValueError if the file is of another kind,
+    or "not judged" if the function is missing or its source has changed.
     """
     from ._close import _METRICS, assert_close
 
     __tracebackhide__ = True
     tensors, metadata = _files.read(path)
     try:
-        about = json.loads(metadata["ulplab"])
-        call, words, got = dict(about["call"]), dict(about["words"]), tensors.pop("got")
-        unknown = call.keys() - {"op", "output", "accumulate", "mean_error", "dtype", "rtol", "atol", "equal_nan", *_METRICS}
+        about = dict(json.loads(metadata["ulplab"]))
+        call, words = dict(about["call"]), dict(about.get("words") or {})
+        of_function = "function" in about
+        known = _ASKED if of_function else ("op", "output", "accumulate", "mean_error", "dtype", "rtol", "atol", "equal_nan", *_METRICS)
+        unknown = call.keys() - set(known)
         if unknown or not all(isinstance(one, (bool, int, float, str)) for one in words.values()):
             raise ValueError(f"unknown words {sorted(unknown)}")
+        if not of_function:
+            about["got"] = tensors.pop("got")
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         why = f"{type(error).__name__}: {_files.clean(error)}"
         raise ValueError(f"{path}: this safetensors file is none that a report of ulplab has written: {why}") from error
+    if op is not None and not of_function:
+        raise TypeError("reproduce: op is for an assertion with a function, and this one has none")
     given: dict[str, Any] = {name: value for name, value in call.items() if value is not None or name == "mean_error"}
     try:
-        if call.get("op"):
+        if of_function:
+            assert_close(**_asked_again(about, tensors, op), **given)
+        elif call.get("op"):
             # All that was asked: without mean_error="fail", an error of the mean would pass.
-            assert_close(got, inputs={**tensors, **words}, **given)
+            assert_close(about["got"], inputs={**tensors, **words}, **given)
         else:
-            assert_close(got, tensors["want"], **given)
+            assert_close(about["got"], tensors["want"], **given)
     except AssertionError:
         raise
     except Exception as error:
-        raise ValueError(f"{path}: not judged: {error}") from error
+        raise ValueError(f"{path}: not judged: {str(error).removeprefix('not judged: ')}") from error
+
+
+def _asked_again(about: dict[str, Any], tensors: dict[str, _files.Stored], op: str | Callable[..., Any] | None) -> dict[str, Any]:
+    """What `assert_close` was given for a function."""
+    from . import _sources
+
+    function = _sources.again(op, dict(about["function"]))
+    # Imported after the function's own module, which imports torch: no capsule makes a program import torch.
+    from ._torch import tensor
+
+    parts = {name: _unkept(about[name], tensors, tensor) for name in ("inputs", "grads", "grad_output")}
+    return {"got": _unkept(about["got"], tensors, lambda stored: stored), "op": function, **parts}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import numpy
 
 from . import _calls, _checkpoint, _dumps, _errors, _flashinfer, _modules, _native
 from ._close import _CODES, _FLOATS, _check_judged, _holds, _type_name, unit
 from ._files import Stored, clean
-from ._tensors import array, inputs as given_inputs
+from ._tensors import array, imported_torch, inputs as given_inputs
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ def replay(
     folder: str | os.PathLike[str],
     accumulate: str = "f32",
     *,
-    modules: dict[str, str] | None = None,
+    modules: dict[str, str | Callable[..., Any]] | None = None,
+    rounds: str = "end",
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> Replay:
     """Computes recorded calls once more in f64 from their recorded inputs, and judges their recorded outputs: the worst first.
@@ -68,21 +69,35 @@ def replay(
     ``{"package.MyNorm": "rmsnorm"}``, one of rmsnorm, rmsnorm_cast (which may round before the weight, too; the verdict says
     whether it does), gemma_rmsnorm (which multiplies by 1 + weight), layernorm, linear, softmax_router (logits, the softmax of
     the k largest, and their numbers, as of gpt-oss), and silu_and_mul and other operations that name ``modules`` in
-    `ulplab.reference.operations`; ``{"Linear": ""}`` leaves a class out. Calls of functions and with arguments that are not
+    `ulplab.reference.operations`; ``{"Linear": ""}`` leaves a class out. ``{"MyNorm": function}`` names a plain reference in torch, for a
+    class or for a function that another program recorded: it is called with what the module was called with, with the module's
+    parameters by name, and with those of its attributes that the function takes; a torch module is called with the recorded parameters.
+    ``rounds`` says what kernels round, as in `assert_close`. Calls of functions and with arguments that are not
     known, that have no outputs, or whose files cannot be read are *not judged*, and never passed. ``.pt`` files are read by
-    torch if the caller has imported it (``weights_only=True``). ``accumulate`` is the type that kernels add in. ValueError if the folder holds none of these.
+    torch if the caller has imported it (``weights_only=True``). ``accumulate`` is the type that kernels add in.
+
+    ValueError if the folder holds none of these.
     """
     root = Path(folder)
     if not root.is_dir():
         raise ValueError(f"{folder} is no folder")
     unit(accumulate)
     classes = {**_modules.CLASSES, **(modules or {})}
-    unknown = [kind for kind in classes.values() if kind and kind not in _modules.KINDS]
+    references: dict[str, Any] = {name: kind for name, kind in classes.items() if callable(kind)}
+    kinds = {name: kind for name, kind in classes.items() if isinstance(kind, str)}
+    unknown = [kind for kind in classes.values() if kind and not callable(kind) and kind not in _modules.KINDS]
+    if references:
+        imported_torch("replay")
+        from ._replay_function import Reference
+
+        references = {name: Reference(function, rounds) for name, function in references.items()}
+    elif rounds != "end":
+        raise TypeError("replay: rounds is for modules={CLASS: function}")
     if unknown:
         raise ValueError(f"modules: '{unknown[0]}' is no kind of module, expected one of {', '.join(_modules.KINDS)}")
     calls = [(call, _flashinfer.known(call)) for call in _dumps.flashinfer(root)]
     calls += [(call, _modules.msprobe(call)) for call in _dumps.msprobe(root)]
-    calls += [(call, _modules.module(call, classes)) for call in _dumps.recordings(root)]
+    calls += [(call, _modules.module(call, kinds)) for call in _dumps.recordings(root)]
     served = None if checkpoint is None else _checkpoint.Checkpoint(checkpoint)
     calls += [(call, _checkpoint.known(call, served)) for call in _dumps.passes(root) + _dumps.dumper(root)]
     if not calls:
@@ -90,9 +105,38 @@ def replay(
             f"{folder} holds no calls: neither recording.json of ulplab.record, metadata.jsonl of FlashInfer's recorder, "
             "dump.json of msProbe, Pass*.pt of SGLang, nor *___name=*.pt of its dumper"
         )
-    found = [one for call, known in calls for one in _judged(call, known, accumulate)]
+    found = []
+    for call, known in calls:
+        reference = references.get(call.function, references.get(call.function.rpartition(".")[2]))
+        found += _judged(call, known, accumulate) if reference is None else _by_function(call, reference, accumulate)
     found.sort(key=lambda one: (_VERDICTS.index(one.verdict), -(one.ratio or 0.0)))
     return Replay(found)
+
+
+def _by_function(call: _dumps.Recorded, reference: Any, accumulate: str) -> list[Replayed]:
+    """Judges the outputs of a call by a function of the caller's."""
+
+    def of(verdict: str, ratio: float | None, message: str) -> Replayed:
+        return Replayed(call.function, call.path, verdict, ratio, message, reference.name)
+
+    if call.missing:
+        return [of("not judged", None, call.missing)]
+    try:
+        verdicts = reference.verdicts(call, accumulate)
+    except AssertionError as error:
+        return [of("failed", float("inf"), str(error))]
+    except Exception as error:  # noqa: BLE001 -- what was recorded may be anything; the other calls stand
+        why = str(error) if isinstance(error, (ValueError, _calls.Unknown)) else f"{type(error).__name__}: {error}"
+        return [of("not judged", None, why.removeprefix("not judged: "))]
+    found = []
+    for one in verdicts:
+        if one.wrong:
+            found.append(of("failed", one.ratio, "\n".join([one.wrong, *([call.caution] if call.caution else [])])))
+        elif one.unsaid:
+            found.append(of("not judged", None, one.unsaid.removeprefix("not judged: ")))
+        else:
+            found.append(of("passed", one.ratio, ""))
+    return found
 
 
 def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: str) -> list[Replayed]:

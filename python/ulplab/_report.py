@@ -12,7 +12,7 @@ import pytest
 from . import _records
 
 _KEY = "ulplab_records"
-_ORDER = {"failed": 0, "warning": 1, "passed": 2}
+_ORDER = {"failed": 0, "warning": 1, "not judged": 2, "passed": 3}
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #1b1f24; background: #fff }
@@ -49,7 +49,7 @@ def page(records: list[dict[str, Any]]) -> str:
             f"<small>{html.escape(record['where'])}</small></td><td>{html.escape(record['asked'])}</td>"
             f'<td class="number {record["verdict"]}">{shown}{bar}</td><td>{said}</td></tr>'
         )
-    summary = ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items())
+    summary = ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items() if count or verdict != "not judged")
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>ulplab: {summary}</title><style>{_STYLE}</style></head><body>'
         f"<h1>Assertions: {summary}</h1><table><thead><tr><th>Verdict</th><th>Test</th><th>Asked</th>"

@@ -26,6 +26,14 @@ def check_words(name: str, given: Iterable[str], known: Iterable[str]) -> None:
             raise TypeError(f"{name} takes no '{word}'{_native.did_you_mean(word, known)}; it takes {', '.join(known)}")
 
 
+def imported_torch(who: str) -> Any:
+    """The caller's torch, which functions of torch need. TypeError if the caller has not imported torch."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise TypeError(f"{who}: op is a function, which needs torch; import it, or name an operation of ulplab.reference")
+    return torch
+
+
 def arguments(function: Any) -> tuple[str, ...]:
     """The names of a function's arguments."""
     code = function.__code__
@@ -274,8 +282,9 @@ def _pairs(codes: numpy.ndarray) -> numpy.ndarray:
 
 def inputs(given: dict[str, Any]) -> dict[str, Any]:
     """The inputs of an operation: tensors as arrays, numbers and words as they are, without those that are None."""
-    if not isinstance(given, dict):
-        raise TypeError(f"inputs is a {type(given).__name__}, expected a dictionary of tensors, numbers and words")
+    if not isinstance(given, dict) or any(isinstance(name, int) for name in given):
+        kind = "tuple" if isinstance(given, dict) else type(given).__name__
+        raise TypeError(f"inputs is a {kind}, expected a dictionary of tensors, numbers and words")
 
     def one(value: Any, name: str) -> Any:
         if isinstance(value, numpy.generic) or isinstance(value, numpy.ndarray) and value.ndim == 0:

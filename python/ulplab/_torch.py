@@ -20,3 +20,9 @@ def autograd_on() -> Iterator[None]:
         keys = keys.remove(key)
     with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), keys), torch.enable_grad():
         yield
+
+
+def tensor(stored: Any) -> Tensor:
+    """A tensor of torch with the numbers of a `_files.Stored`."""
+    x = torch.from_numpy(stored.bits.copy(order="C"))
+    return x if str(x.dtype) == f"torch.{stored.dtype}" else x.view(getattr(torch, stored.dtype))

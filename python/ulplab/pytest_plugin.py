@@ -57,6 +57,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="another function to ask: it compares its first two arguments, and raises AssertionError or returns whether they are close",
     )
     group.addoption(
+        "--ulplab-reference",
+        action="append",
+        default=[],
+        metavar="MODULE:FUNCTION",
+        help="a plain reference of the project in torch (or FILE.py:FUNCTION): of assertions on what it gave, --ulplab-audit reports what "
+        "the bound that follows from it says (or ulplab_references in the ini file)",
+    )
+    parser.addini("ulplab_references", "plain references of the project, as --ulplab-reference names them", "linelist", [])
+    group.addoption(
         "--ulplab-report",
         metavar="DIR",
         default=os.environ.get("ULPLAB_REPORT") or None,
@@ -69,8 +78,9 @@ def pytest_configure(config: pytest.Config) -> None:
         from ._report import Reporter
 
         config.pluginmanager.register(Reporter(config, folder), "ulplab_reporter")
-    if config.getoption("ulplab_gate") and not config.getoption("ulplab_audit"):
-        raise pytest.UsageError("--ulplab-gate is for --ulplab-audit, which is not given")
+    for option in ("gate", "reference"):
+        if config.getoption(f"ulplab_{option}") and not config.getoption("ulplab_audit"):
+            raise pytest.UsageError(f"--ulplab-{option} is for --ulplab-audit, which is not given")
     if config.getoption("ulplab_audit"):
         config.pluginmanager.register(_Auditor(config), "ulplab_auditor")
 
@@ -84,6 +94,10 @@ class _Auditor:
         self.audit, self.config = _audit, config
         self.places: dict[str, Any] = {}
         self.asking = False
+        self.references: Any = None
+        #: What bounds say, by the line of the assertion, and how many assertions compare nothing that a reference gave.
+        self.bounds: dict[str, Any] = {}
+        self.others = 0
         self.wrapped: list[tuple[Any, str, Callable[..., Any]]] = []
         named = []
         for gate in config.getoption("ulplab_gate") or ():
@@ -107,23 +121,26 @@ class _Auditor:
         @functools.wraps(original)
         def gate(*args: Any, **options: Any) -> Any:
             __tracebackhide__ = True
-            said = original(*args, **options)
             compared = None if self.asking else _compared(args, options)
-            if compared is not None and (said is None or bool(said)):
-                self.asking = True
-                try:
-                    self.ask(f"{module.__name__}.{function}", original, *compared)
-                finally:
-                    self.asking = False
+            try:
+                said = original(*args, **options)
+            except AssertionError:
+                if compared is not None:
+                    self.ask(f"{module.__name__}.{function}", original, *compared, False)
+                raise
+            if compared is not None:
+                self.ask(f"{module.__name__}.{function}", original, *compared, said is None or bool(said))
             return said
 
         self.wrapped.append((module, function, original))
         setattr(module, function, gate)
 
-    def ask(self, name: str, original: Callable[..., Any], args: list[Any], options: dict[str, Any]) -> None:
-        def passes(got: Any) -> bool:
+    def ask(self, name: str, original: Callable[..., Any], args: list[Any], options: dict[str, Any], passed: bool) -> None:
+        """Asks a gate about faults in what it passed, and a bound about what a reference gave."""
+
+        def passes(x: Any, at: int = 0) -> bool:
             try:
-                said = original(got, *args[1:], **options)
+                said = original(*args[:at], x, *args[at + 1 :], **options)
             except Exception:  # noqa: BLE001 -- whatever it raises, it does not pass
                 return False
             return said is None or bool(said)
@@ -132,29 +149,85 @@ class _Auditor:
 
         frame = sys._getframe(2)
         where = f"{os.path.relpath(frame.f_code.co_filename, self.config.rootpath)}:{frame.f_lineno}"
-        place = self.places.setdefault(where, self.audit.Place(name))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self.audit.ask(passes, args[0], args[1], place)
+        self.asking = True
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                if passed:
+                    place = self.places.setdefault(where, self.audit.Place(name))
+                    self.audit.ask(passes, args[0], args[1], place)
+                if self.references is not None:
+                    self.compare(where, passes, args, passed)
+        finally:
+            self.asking = False
+
+    def compare(self, where: str, passes: Callable[..., bool], args: list[Any], passed: bool) -> None:
+        """Asks the bound of the reference that gave what is wanted: most often the second argument."""
+        from . import _references
+
+        self.references.busy = True
+        try:
+            for at in (0, 1):
+                if found := self.references.gave(args[1 - at]):
+                    said = self.bounds.setdefault(where, _references.Said())
+                    _references.judge(functools.partial(passes, at=at), passed, args[at], args[1 - at], found, said)
+                    return
+            self.others += 1
+        finally:
+            self.references.busy = False
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        names = [*self.config.getoption("ulplab_reference"), *self.config.getini("ulplab_references")]
+        if names and self.references is None:
+            from . import _references
+
+            try:
+                self.references = _references.References(names)
+            except ValueError as error:
+                raise pytest.UsageError(f"--ulplab-reference {error}") from error
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.references is not None:
+            self.references.restore()
         for module, function, original in self.wrapped:
             setattr(module, function, original)
         output = getattr(self.config, "workeroutput", None)
         if output is not None:
             # A worker of pytest-xdist: its controller reports.
-            output[_KEY] = json.dumps({where: vars(place) for where, place in self.places.items()})
+            found = [{where: vars(one) for where, one in some.items()} for some in (self.places, self.bounds)]
+            output[_KEY] = json.dumps([*found, self.others])
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        for where, found in json.loads(getattr(node, "workeroutput", {}).get(_KEY, "{}")).items():
+        places, bounds, others = json.loads(getattr(node, "workeroutput", {}).get(_KEY, "[{}, {}, 0]"))
+        self.others += others
+        for where, found in places.items():
             place = self.places.setdefault(where, self.audit.Place(found["gate"]))
             place.join(self.audit.Place(**found))
+        if bounds:
+            from . import _references
+
+            for where, found in bounds.items():
+                self.bounds.setdefault(where, _references.Said()).join(_references.Said(**found))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         terminalreporter.section("ulplab audit")
         if not self.places:
             terminalreporter.write_line("no assertion that two tensors are close was called and passed")
         for where, place in sorted(self.places.items(), key=lambda item: (-len(item[1].survivors()), item[0])):
-            for line in place.lines(where):
+            for line in place.lines(where) + self.said(where):
                 terminalreporter.write_line(line)
+        for where in sorted(self.bounds.keys() - self.places.keys()):
+            for line in [f"{where}: passed nothing", *self.said(where)]:
+                terminalreporter.write_line(line)
+        if self.config.getoption("ulplab_reference") or self.config.getini("ulplab_references"):
+            words = ("passed", "refused", "not_judged", "again")
+            passed, refused, not_judged, again = (sum(getattr(said, word) for said in self.bounds.values()) for word in words)
+            terminalreporter.write_line(
+                f"of assertions on what references gave, bounds pass {passed:,} and refuse {refused:,}; {not_judged:,} are not judged, "
+                f"and {again:,} stand at a line that was asked before; {self.others:,} compare nothing that one of the last calls gave"
+            )
+
+    def said(self, where: str) -> list[str]:
+        """What bounds say of the assertions at a line."""
+        return self.bounds[where].lines if where in self.bounds else []
