@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable
 
@@ -245,9 +244,9 @@ def _of_function(
     function: Callable[..., Any], inputs: Any, output: str | None, stored: Callable[[numpy.ndarray], numpy.ndarray]
 ) -> tuple[numpy.ndarray, _Wrongs]:
     """The same for a function of torch, whose steps have the faults."""
-    if "torch" not in sys.modules:
-        raise TypeError("audit: op is a function, which needs torch; import it, or name an operation of ulplab.reference")
-    from ._close import unit
+    from ._close import needs_torch, unit
+
+    needs_torch("audit")
     from ._functions import bounds_of
     from ._graph_faults import results
 

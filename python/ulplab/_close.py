@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 import numbers
 import sys
@@ -178,8 +179,7 @@ def assert_close(
     if got_array.shape != want_array.shape:
         raise AssertionError(f"{name} is {_errors.shape(got_array)}, want is {_errors.shape(want_array)}")
     wanted = None if isinstance(got, (list, tuple, int, float)) or isinstance(want, (list, tuple, int, float)) else want_array.dtype
-    # numpy's own type, in which references are computed: it says nothing of the type that a kernel stores.
-    check_type(got_array, None if wanted == "float64" and got_array.dtype in _FLOATS else wanted, dtype, name, "want")
+    check_type(got_array, None if wanted is None else of_numpy(wanted, got_array), dtype, name, "want")
     _check_elements(got_array, name)
     _check_memory(got, want, got_array, want_array)
     if "cosine" in limits and math.prod(want_array.shape) == 1:
@@ -275,6 +275,11 @@ def _holds(dtype: str, wanted: str) -> bool:
         # Integers and booleans are compared as numbers; a float in their place is not an index, and is refused where it must be one.
         return True
     return dtype in _FLOATS and all(has >= needs for has, needs in zip(_FLOATS[dtype], _FLOATS[wanted]))
+
+
+def of_numpy(wanted: str, got: _native.Array) -> str | None:
+    """The type of a reference in numpy, unless it is numpy's own: in that one it is computed, and a kernel may store another."""
+    return None if wanted == "float64" and got.dtype in _FLOATS else wanted
 
 
 def check_type(got: _native.Array, wanted: str | None, asked: Any, name: str, of: str) -> None:
@@ -415,13 +420,21 @@ def assert_grad(
     assert_close(got, op=op, inputs=inputs, grads=names, grad_output=grad_output, **words)
 
 
+def needs_torch(name: str) -> None:
+    """TypeError if torch is not installed. A function of numpy runs on its tensors, too."""
+    __tracebackhide__ = True
+    try:
+        importlib.import_module("torch")
+    except ImportError as error:
+        raise TypeError(f"{name}: op is a function, which needs torch; install it, or name an operation of ulplab.reference") from error
+
+
 def _by_function(
     got: Any, function: Callable[..., Any], inputs: Any, call: dict[str, Any], grads: Any, grad_output: Any, output: str | None, name: str
 ) -> None:
     """Raises AssertionError for outputs that are not within the bound of a function of torch."""
     __tracebackhide__ = True
-    if "torch" not in sys.modules:
-        raise TypeError("assert_close: op is a function, which needs torch; import it, or name an operation of ulplab.reference")
+    needs_torch("assert_close")
     if inputs is None:
         raise TypeError("assert_close: give inputs, with which the function is called: a tuple, or a dictionary by name")
     from ._judged import assert_function

@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator
 
 import numpy
 
-from . import _native
+from . import _native, _numpy
 from ._close import unit
 from ._shadows import Leaks, Shadows
 from ._tape import LAMBDA, Tape, Unknown, Value, place
@@ -45,6 +45,8 @@ class Bound:
         self.name = name
         #: The type that the function gives.
         self.dtype = dtype
+        #: True if the function is one of numpy.
+        self.is_numpy = False
         self._tape = tape
         self._value = value
         self.unknown = unknown
@@ -133,9 +135,14 @@ def bounds_of(
     """Runs a function, and returns a `Bound` for each of its outputs, and of the gradients that ``grads`` names."""
     if rounds not in ROUNDS:
         raise ValueError(f"rounds = {rounds!r}, expected one of {', '.join(ROUNDS)}")
-    args, kwargs = ((), inputs) if isinstance(inputs, dict) else (tuple(inputs), {})
+    # Subclasses, such as a snapshot, are no trees for torch.
+    inputs = dict(inputs) if isinstance(inputs, dict) else tuple(inputs)
     tape = Tape(u)
     shadows = Shadows(tape, rounds)
+    followed = _numpy.Followed(function, inputs, shadows) if _numpy.is_numpy(inputs) else None
+    if followed is not None:
+        function, inputs, grad_output = followed, followed.inputs, _numpy.tensors(grad_output)
+    args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
     mark = _marked(grads, args, kwargs) if grads else {}
     # Copies, since the function may write to its inputs.
     with torch.inference_mode(False):
@@ -167,6 +174,8 @@ def bounds_of(
     for bound in found.values():
         bound._measure()
     _decide(tape, found, shadows.branches)
+    if followed is not None:
+        followed.check(found, _named)
     return found
 
 

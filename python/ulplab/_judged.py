@@ -7,7 +7,7 @@ from typing import Any, Callable
 
 import numpy
 from . import _errors, _native, _records
-from ._close import check_type, unit, warn_of_little
+from ._close import check_type, of_numpy, unit, warn_of_little
 from ._functions import ROUNDS, Bound, bounds_of, stored_bound
 from ._graph_faults import likeness
 from ._tape import LAMBDA, place
@@ -155,7 +155,8 @@ def assert_function(
             raise ValueError(f"not judged: {name}: {'; '.join(bound.unknown[:3])}")
         if list(bound.value.shape) != array.shape:
             raise AssertionError(f"{name}: {output} is {_errors.shape(array)}, expected {list(bound.value.shape)}")
-        check_type(array, bound.dtype, call["dtype"], output, f"what {name} gives")
+        wanted = of_numpy(bound.dtype, array) if bound.is_numpy else bound.dtype
+        check_type(array, wanted, call["dtype"], output, f"what {name} gives")
         if bound.value.size == 0:
             raise ValueError(f"not judged: {name}: {output} has no elements to compare")
         if numpy.isnan(bound.value.astype(numpy.float64)).all():

@@ -6,13 +6,16 @@ import os
 import sys
 from typing import Any
 
+import numpy
+
 from . import _norms, _steps, _sums
 from ._tape import Tape, Unknown, Value, kind, place
 from ._torch import Tensor, TorchDispatchMode, TorchFunctionMode, pytree, torch
 
 aten = torch.ops.aten
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+# Modules whose frames are none of the user's.
+_OTHERS = tuple(os.path.dirname(os.path.abspath(str(one.__file__))) + os.sep for one in (torch, numpy))
 _DROPPED = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking", "copy")
 # Operations that write running statistics, their fourth and fifth argument.
 _STATISTICS = ("native_batch_norm", "cudnn_batch_norm")
@@ -82,6 +85,8 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         self.branches: list[tuple[Value, bool, str]] = []
         #: Why there is no bound: operations, the lines that call them, and what is unknown.
         self.unknown: list[str] = []
+        #: Unit roundoff of the coarsest type that an operation computes in, as the function is written.
+        self.coarsest = 0.0
 
     # Tensors.
 
@@ -148,6 +153,11 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         self.stores[x.untyped_storage()._cdata] = new = _Store(x, key, found)
         new.views[_key(x)] = value
 
+    def state(self, x: Tensor, wide: Tensor) -> None:
+        """The numbers in f64 of a tensor that the function states. Kernels have them rounded."""
+        self.tape.name, self.tape.line = "constant", line()
+        self.keep(x, self.tape.state(wide))
+
     def known(self, x: Any) -> bool:
         """True if a tensor takes part: it has numbers, or is computed from some."""
         return isinstance(x, torch.Tensor) and (x.is_floating_point() or x.untyped_storage()._cdata in self.stores)
@@ -158,7 +168,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         name = func._schema.name.partition("::")[2]
         name = name[:-1] if name.endswith("_") else name
-        self.tape.name, self.tape.line = name, _line()
+        self.tape.name, self.tape.line = name, line()
         if kind(name) is None and func._schema.name.startswith("aten::"):
             # In inference mode, operations that consist of others arrive whole.
             with self:
@@ -224,6 +234,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
             return
         narrow = max((torch.finfo(x.dtype).eps / 2 for x in [*results, *written] if x.is_floating_point()), default=0.0)
         self.tape.scalar = max(self.tape.u, narrow) if self.rounds != "end" else self.tape.u
+        self.coarsest = max(self.coarsest, 0.0 if local in ("exact", "cast") else narrow)
         types = [x.dtype for x in [*results, *written] if x.is_floating_point() and torch.finfo(x.dtype).eps / 2 == narrow]
         self.tape.narrow = types[0] if self.rounds == "every_step" and narrow > self.tape.u else None
         outs = self.mirror(func, name, local, given, written, results)
@@ -350,12 +361,12 @@ def _out_of_place(func: Any) -> Any:
     return func
 
 
-def _line() -> str:
-    """The user's line that runs: the innermost frame that is neither torch's nor this module's."""
+def line() -> str:
+    """The user's line that runs: the innermost frame that is neither torch's, numpy's nor this module's."""
     frame = sys._getframe(2)
     while frame is not None:
         path = frame.f_code.co_filename
-        if not path.startswith((_HERE, _TORCH)) and not path.startswith("<"):
+        if not path.startswith((_HERE, *_OTHERS)) and not path.startswith("<"):
             return f"{os.path.basename(path)}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""
