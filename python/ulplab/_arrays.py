@@ -326,7 +326,7 @@ class Array(NDArrayOperatorsMixin):
 def _called(ufunc: Any, method: str, *inputs: Any, out: Any = None, where: Any = True, dtype: Any = None, **more: Any) -> Any:
     """What an operation on every element gives, or a reduction by one."""
     words = more if dtype is None else {"dtype": dtype, **more}
-    if method in _BY:
+    if method in _BY and ufunc.__name__ in _BY[method]:
         found = getattr(numpy, _BY[method][ufunc.__name__])(*inputs, **{**({} if inputs[1:] else {"axis": 0}), **words})
         return found if out is None else into(out[0], found)
     if method == "outer":
@@ -338,7 +338,7 @@ def _called(ufunc: Any, method: str, *inputs: Any, out: Any = None, where: Any =
         to.index_put_(at, {"add": x, "subtract": -x}[ufunc.__name__], accumulate=True)
         return None
     if method != "__call__" or set(more) - {"casting", "order", "subok"}:
-        raise TypeError(f"{method} with {', '.join(more) or 'its arguments'}")
+        raise NotImplementedError(f"{ufunc.__name__}.{method} with {', '.join(map(str, words)) or 'no words'}")
     found = _elementwise(ufunc, inputs, dtype)
     if where is not True:
         found = numpy.where(where, found, out[0])

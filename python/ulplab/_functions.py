@@ -277,7 +277,7 @@ def bound_of(
     grad_output: Any = None,
     elements: int = _ELEMENTS,
 ) -> Any:
-    """How far right kernels may be from what a function of torch, or a module, gives.
+    """How far right kernels may be from what a function of torch or numpy, or a module, gives.
 
         bound = ulplab.bound_of(model, (ids,), rounds="as_written")
         print(bound); bound.largest_terms(5)

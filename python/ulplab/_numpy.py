@@ -124,9 +124,10 @@ def _place(error: BaseException) -> str:
 # Functions in the place of numpy's, while a function runs.
 
 
-def _own_call() -> bool:
-    """True if the function itself calls, and not a library."""
-    return _is_users(str(sys._getframe(2).f_globals.get("__name__", "")))
+def _own_call(name: str) -> bool:
+    """True if the function itself calls, and not a library. Compiled code has no frame, and no name in the one that it is called from."""
+    frame = sys._getframe(2)
+    return _is_users(str(frame.f_globals.get("__name__", ""))) and name in ("", *frame.f_code.co_names)
 
 
 def _is_users(module: str) -> bool:
@@ -134,9 +135,11 @@ def _is_users(module: str) -> bool:
     return root not in _LIBRARIES and root not in sys.stdlib_module_names
 
 
-def _maker(name: str, original: Callable[..., Any], thread: int) -> Callable[..., Any]:
+def _maker(name: str, attribute: str, original: Callable[..., Any], thread: int) -> Callable[..., Any]:
+    """A function of numpy that makes an array, to be put in the place of an attribute, or of a name if ``attribute`` is empty."""
+
     def make(*args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() != thread or not _own_call():
+        if threading.get_ident() != thread or not _own_call(attribute):
             return original(*args, **kwargs)
         if name in _CONVERT and has_array(args[:1]):
             return _converted(name, *args, **kwargs)
@@ -224,7 +227,7 @@ def _vectorized(original: Callable[..., Any], names: dict[int, str]) -> Callable
 def _replaced(function: Callable[..., Any]) -> Iterator[None]:
     """Replaces functions of numpy, math and scipy.special that are not handed over, by all names that the user's modules have for them."""
     thread = threading.get_ident()
-    new: list[tuple[Any, str, Any]] = [(numpy, name, _maker(name, getattr(numpy, name), thread)) for name in _MAKE]
+    new: list[tuple[Any, str, Any]] = [(numpy, name, _maker(name, name, getattr(numpy, name), thread)) for name in _MAKE]
     new += [(numpy, name, _listed(getattr(numpy, name))) for name in _LISTED]
     for name in _TYPES:
         own = getattr(numpy, name)
@@ -236,6 +239,7 @@ def _replaced(function: Callable[..., Any]) -> Iterator[None]:
     if special is not None:
         new += [(special, name, _special(getattr(special, name), own)) for name, own in _array_functions.SPECIAL.items()]
     by_identity = {id(getattr(place, name)): one for place, name, one in new}
+    by_identity |= {id(getattr(numpy, name)): _maker(name, "", getattr(numpy, name), thread) for name in _MAKE}
     places: list[tuple[Any, str]] = [(given, name) for given in _names(function) for name in list(given)]
     places += [(cell, "cell_contents") for cell in _cells(function)]
     changes = [(place, name, by_identity[id(_get(place, name))]) for place, name in places if id(_get(place, name)) in by_identity]
