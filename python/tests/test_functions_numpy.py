@@ -412,3 +412,8 @@ def test_torch_is_needed(monkeypatch):
 
 def test_kinds_of_inputs():
     assert _numpy.is_numpy((X, 1)) and _numpy.is_numpy({"x": X}) and not _numpy.is_numpy((torch.ones(2), 1.0)) and not _numpy.is_numpy(())
+
+
+def test_a_function_without_arrays_is_no_function_of_numpy():
+    with pytest.raises(TypeError, match="gives ndarray, expected tensors of torch; one of numpy needs an array among its inputs"):
+        ulplab.assert_close(np.arange(3.0), op=lambda n: np.arange(float(n)), inputs=(3,))

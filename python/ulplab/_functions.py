@@ -169,6 +169,8 @@ def bounds_of(
             shadows.note(f"output '{name}'", str(why))
             value = tape.leaf(x)
         found[name] = Bound(name, str(x.dtype).removeprefix("torch."), tape, value, shadows.unknown)
+    if not found:
+        raise TypeError(f"the function gives {type(result).__name__}, expected tensors of torch; one of numpy needs an array among its inputs")
     kept = [bound._value for bound in found.values() if bound._value.floating]
     tape.spread(_DRAWS, kept)
     for bound in found.values():

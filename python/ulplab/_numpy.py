@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import itertools
 import math
 import sys
 import threading
@@ -240,9 +241,9 @@ def _replaced(function: Callable[..., Any]) -> Iterator[None]:
         new += [(special, name, _special(getattr(special, name), own)) for name, own in _array_functions.SPECIAL.items()]
     by_identity = {id(getattr(place, name)): one for place, name, one in new}
     by_identity |= {id(getattr(numpy, name)): _maker(name, "", getattr(numpy, name), thread) for name in _MAKE}
-    places: list[tuple[Any, str]] = [(given, name) for given in _names(function) for name in list(given)]
-    places += [(cell, "cell_contents") for cell in _cells(function)]
-    changes = [(place, name, by_identity[id(_get(place, name))]) for place, name in places if id(_get(place, name)) in by_identity]
+    held = ((given, name, value) for given in _names(function) for name, value in list(given.items()))
+    cells = ((cell, "cell_contents", cell.cell_contents) for cell in _cells(function))
+    changes = [(place, name, by_identity[id(value)]) for place, name, value in itertools.chain(held, cells) if id(value) in by_identity]
     changes += [*new, (numpy.vectorize, "__call__", _vectorized(numpy.vectorize.__call__, names))]
     before = [(place, name, _get(place, name)) for place, name, _ in changes]
     originals = {id(one): _get(place, name) for place, name, one in changes}
@@ -263,7 +264,7 @@ def _replaced(function: Callable[..., Any]) -> Iterator[None]:
 
 
 def _get(place: Any, name: str) -> Any:
-    return place.get(name) if isinstance(place, dict) else getattr(place, name)
+    return place[name] if isinstance(place, dict) else getattr(place, name)
 
 
 def _set(place: Any, name: str, value: Any) -> None:
