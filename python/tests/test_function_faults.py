@@ -488,3 +488,16 @@ def test_running_statistics_are_not_judged():
     out = F.batch_norm(X, None, None, training=True)
     with pytest.raises(ValueError, match="not judged: .*memory that an operation has changed"):
         ulplab.assert_close((out, mean.clone(), var.clone()), op=statistics, inputs=(X, mean, var))
+
+
+def test_infinite_scores_have_no_part_in_a_maximum():
+    mask = torch.tril(torch.ones(32, 32, dtype=torch.bool))
+
+    def masked(x, w):
+        s = torch.where(mask, F.linear(x, w), -torch.inf)
+        e = torch.exp(s - s.amax(-1, keepdim=True))
+        return torch.maximum(e, s)
+
+    right = masked(X, W[:32])
+    ulplab.assert_close(right, op=masked, inputs=(X, W[:32]))
+    said(right * (1 + 1e-4), masked, (X, W[:32]))

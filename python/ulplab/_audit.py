@@ -193,7 +193,7 @@ class Audit:
 def audit(
     gate: Callable[[Any, Any], Any], op: str | Callable[..., Any], inputs: Any, dtype: Any = numpy.float32, output: str | None = None
 ) -> Audit:
-    """Asks a gate about every fault of an operation that `ulplab.reference` has, or of the steps of a function of torch.
+    """Asks a gate about every fault of an operation that `ulplab.reference` has, or of the steps of a function of torch or numpy.
 
     ``gate(got, want)`` is any assertion or function that says whether two arrays are close; both are numpy arrays of ``dtype``, e.g.
     ``ml_dtypes.bfloat16``. Faults that change nothing for these inputs are not counted.

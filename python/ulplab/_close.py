@@ -91,7 +91,7 @@ def assert_close(
         ``mean_error=None``.
 
     ``assert_close(got, op=function, inputs=(x, weight))``
-        The same for a function of torch that you wrote as a plain reference: it runs once, with f64 next to every tensor, and the rounding
+        The same for a function of torch or numpy that you wrote as a plain reference: it runs once, with f64 next to every tensor, and the rounding
         errors of its steps reach the outputs through its own derivatives. ``rounds`` says what kernels round: ``"end"``, their output;
         ``"as_written"``, each operation's result in the type that the function gives it; ``"every_step"``, also the steps within softmax and
         norms. A cast in the function is a rounding that a kernel may make. ``grads={"dx": 0}`` names gradients of inputs, by position or by
@@ -172,8 +172,7 @@ def assert_close(
     if got_array.shape != want_array.shape:
         raise AssertionError(f"{name} is {_errors.shape(got_array)}, want is {_errors.shape(want_array)}")
     wanted = None if isinstance(got, (list, tuple, int, float)) or isinstance(want, (list, tuple, int, float)) else want_array.dtype
-    # numpy's own type, in which references are computed: it says nothing of the type that a kernel stores.
-    check_type(got_array, None if wanted == "float64" and got_array.dtype in _FLOATS else wanted, dtype, name, "want")
+    check_type(got_array, None if wanted is None else of_numpy(wanted, got_array), dtype, name, "want")
     _check_elements(got_array, name)
     _check_memory(got, want, got_array, want_array)
     if "cosine" in limits and math.prod(want_array.shape) == 1:
@@ -269,6 +268,11 @@ def _holds(dtype: str, wanted: str) -> bool:
         # Integers and booleans are compared as numbers; a float in their place is not an index, and is refused where it must be one.
         return True
     return dtype in _FLOATS and all(has >= needs for has, needs in zip(_FLOATS[dtype], _FLOATS[wanted]))
+
+
+def of_numpy(wanted: str, got: _native.Array) -> str | None:
+    """The type of a reference in numpy, unless it is numpy's own: in that one it is computed, and a kernel may store another."""
+    return None if wanted == "float64" and got.dtype in _FLOATS else wanted
 
 
 def check_type(got: _native.Array, wanted: str | None, asked: Any, name: str, of: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterable, Iterator
 
 import numpy
 
-from . import _inputs, _native, _rows
+from . import _inputs, _native, _numpy, _rows
 from ._close import unit
 from ._shadows import Leaks, Shadows
 from ._tape import LAMBDA, ROOM, Step, Tape, Unknown, Value, place
@@ -61,6 +61,8 @@ class Bound:
         self.name = name
         #: The type that the function gives.
         self.dtype = dtype
+        #: True if the function is one of numpy.
+        self.is_numpy = False
         self._tape = tape
         self._value = value
         self.unknown = unknown
@@ -216,8 +218,12 @@ def bounds_of(
     tape = Tape(u)
     tape.again_from_sums = bool(grads)
     shadows = Shadows(tape, rounds)
-    # Copies, since the function may write to its inputs.
     args, named = _inputs.split(inputs)
+    followed = _numpy.Followed(function, dict(named) if named else args, shadows) if _numpy.is_numpy((args, dict(named))) else None
+    if followed is not None:
+        function, grad_output = followed, _numpy.tensors(grad_output)
+        args, named = _inputs.split(followed.inputs)
+    # Copies, since the function may write to its inputs.
     every: dict[Any, Any] = {**dict(enumerate(args)), **named}
     with torch.inference_mode(False):
         given = _copies(every, _wanted(grads or {}, every))
@@ -228,11 +234,14 @@ def bounds_of(
             outputs = _inputs.outputs(result)
             if not any(isinstance(one, torch.Tensor) for one in outputs.values()):
                 said = f"{name_of(function)} gives a {type(result).__name__}"
-                raise TypeError(f"{said}, expected a tensor, or a tuple or a dictionary of tensors")
+                hint = "; a function of numpy needs an array among its inputs" if isinstance(result, numpy.ndarray) else ""
+                raise TypeError(f"{said}, expected a tensor, or a tuple or a dictionary of tensors{hint}")
             if grads:
                 shadows.backwards = True
                 wanted = [given[at] for at in grads.values()]
                 outputs |= dict(zip(grads, _gradients(result, wanted, grad_output)))
+        if followed is not None:
+            followed.keep()
     finally:
         shadows.restore()
     found = {}
@@ -255,6 +264,8 @@ def bounds_of(
     for bound in found.values():
         bound._measure()
     _decide(tape, found, shadows.branches)
+    if followed is not None:
+        followed.check(found, _inputs.outputs)
     return found
 
 
@@ -381,7 +392,7 @@ def bound_of(
     grad_output: Any = None,
     elements: int = _ELEMENTS,
 ) -> Any:
-    """How far right kernels may be from what a function of torch, or a module, gives.
+    """How far right kernels may be from what a function of torch or numpy, or a module, gives.
 
         bound = ulplab.bound_of(model, (ids,), rounds="as_written")
         print(bound); bound.largest_terms(5)

@@ -9,7 +9,7 @@ from typing import Any, Callable
 import numpy
 from . import _errors, _native, _records
 from ._choices import as_good
-from ._close import _sums, check_type, unit, warn_of_little
+from ._close import _sums, check_type, of_numpy, unit, warn_of_little
 from ._functions import ROUNDS, Bound, bounds_of, largest, name_of, stored_bound
 from ._graph_faults import likeness
 from ._tape import LAMBDA, place
@@ -161,7 +161,8 @@ def judged(array: _native.Array, bound: Bound, name: str, dtype: Any) -> Found:
         raise ValueError(_unknown(bound, name))
     if list(bound.value.shape) != array.shape:
         raise AssertionError(f"{name}: {output} is {_errors.shape(array)}, expected {list(bound.value.shape)}")
-    check_type(array, bound.dtype, dtype, output, f"what {name} gives")
+    wanted = of_numpy(bound.dtype, array) if bound.is_numpy else bound.dtype
+    check_type(array, wanted, dtype, output, f"what {name} gives")
     if bound.value.size == 0:
         raise ValueError(f"not judged: {name}: {output} has no elements to compare")
     if numpy.isnan(bound.value.astype(numpy.float64)).all():

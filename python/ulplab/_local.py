@@ -10,7 +10,7 @@ from . import _errors, _native
 from ._close import unit
 from ._functions import ROUNDS, bounds_of
 from ._judged import Found
-from ._shadows import line_of_user
+from ._shadows import line
 from ._tape import Unknown, kind, place
 from ._tensors import array
 from ._torch import Tensor, TorchDispatchMode, autograd_on, modes_off, pytree, torch
@@ -181,7 +181,7 @@ class _Each(TorchDispatchMode):  # type: ignore[misc]
         return result
 
     def note(self, name: str, ratio: float = 0.0, message: str = "", why: str = "") -> None:
-        self.found.append(Operation(name, line_of_user(), ratio, message, why))
+        self.found.append(Operation(name, line(), ratio, message, why))
 
     def judge(self, name: str, function: Callable[..., Any], given: tuple[Tensor, ...], results: list[Tensor]) -> None:
         try:
@@ -201,7 +201,7 @@ class _Each(TorchDispatchMode):  # type: ignore[misc]
             one.settle()
             compared = one.compared()
             if compared["outside"]:
-                said = _errors.outside(place(name, line_of_user()), got, compared, "the bound of the operation")
+                said = _errors.outside(place(name, line()), got, compared, "the bound of the operation")
                 self.note(name, compared["worst"][-1], "\n".join(said))
                 return
             if one.why or one.undetermined.any():

@@ -292,7 +292,7 @@ def _largest(t: Tape, x: Value, at: list[int], keepdim: bool, least: bool = Fals
     def kinked(x: Tensor, off: Tensor) -> Tensor:
         found = call(x, at, keepdim=True).detach()
         near = (x.detach() - found).abs() <= off + off.amax(at, keepdim=True)
-        moved = (near * x).sum(at, keepdim=True)
+        moved = torch.where(near, x, 0.0).sum(at, keepdim=True)
         whole = found + moved - moved.detach()
         return whole if keepdim else whole.squeeze(tuple(at))
 

@@ -8,6 +8,8 @@ import os
 import sys
 from typing import Any, Iterable
 
+import numpy
+
 from . import _complex, _norms, _steps, _sums
 from ._choices import CHOOSE
 from ._parts import PRIVATE, out_of_place, parts_of
@@ -16,7 +18,8 @@ from ._torch import Tensor, TorchDispatchMode, TorchFunctionMode, modes_off, pyt
 
 aten = torch.ops.aten
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+# Modules whose frames are none of the user's.
+_OTHERS = tuple(os.path.dirname(os.path.abspath(str(one.__file__))) + os.sep for one in (torch, numpy))
 _DROPPED = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking", "copy")
 # Operations that write running statistics, their fourth and fifth argument.
 _STATISTICS = ("native_batch_norm", "cudnn_batch_norm")
@@ -131,6 +134,8 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         self.branches: list[tuple[Value, bool, str]] = []
         #: Why no output has a bound: operations, the lines that call them, and what is unknown.
         self.unknown: list[str] = []
+        #: Unit roundoff of the coarsest type that an operation computes in, as the function is written.
+        self.coarsest = 0.0
 
     # Tensors.
 
@@ -211,6 +216,11 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         self.stores[x.untyped_storage()._cdata] = new = _Store(x, key, found)
         new.views[_key(x)] = value
 
+    def state(self, x: Tensor, wide: Tensor) -> None:
+        """The numbers in f64 of a tensor that the function states. Kernels have them rounded."""
+        self.tape.name, self.tape.line = "constant", line()
+        self.keep(x, self.tape.state(wide))
+
     def known(self, x: Any) -> bool:
         """True if a tensor takes part: it has numbers, or is computed from some."""
         if not isinstance(x, torch.Tensor):
@@ -232,7 +242,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         name = func._schema.name.partition("::")[2]
         name = name[:-1] if name.endswith("_") else name
-        self.tape.name, self.tape.line = name, "in the backward pass" if self.backwards else line_of_user()
+        self.tape.name, self.tape.line = name, "in the backward pass" if self.backwards else line()
         if func.namespace == "prims" or func.namespace == "aten" and (_unknown(name) or name == "to"):
             with self:
                 # In inference mode, operations that consist of others arrive whole.
@@ -348,6 +358,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
             return
         narrow = max((torch.finfo(dtype).eps / 2 for dtype in numbers), default=0.0)
         self.tape.scalar = max(self.tape.u, narrow) if self.rounds != "end" else self.tape.u
+        self.coarsest = max(self.coarsest, 0.0 if local in ("exact", "cast") else narrow)
         types = [dtype for dtype in numbers if torch.finfo(dtype).eps / 2 == narrow]
         self.tape.narrow = types[0] if self.rounds == "every_step" and narrow > self.tape.u else None
         outs = self.mirror(func, name, local, given, written, results)
@@ -510,12 +521,12 @@ def _writes(func: Any) -> list[tuple[int, str]]:
     return [(at, one.name) for at, one in enumerate(func._schema.arguments) if one.alias_info is not None and one.alias_info.is_write]
 
 
-def line_of_user() -> str:
-    """The user's line that runs: the innermost frame that is neither torch's nor this module's."""
+def line() -> str:
+    """The user's line that runs: the innermost frame that is neither torch's, numpy's nor this module's."""
     frame = sys._getframe(2)
     while frame is not None:
         path = frame.f_code.co_filename
-        if not path.startswith((_HERE, _TORCH)) and not path.startswith("<"):
+        if not path.startswith((_HERE, *_OTHERS)) and not path.startswith("<"):
             return f"{os.path.basename(path)}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""

@@ -211,7 +211,7 @@ def pair_of(t: Tape, call: Callable[..., Tensor], a: Value, b: Value) -> Value:
         found = call(a, b).detach()
         of_a = (a.detach() - found).abs() <= off_a + off_b
         of_b = (b.detach() - found).abs() <= off_a + off_b
-        moved = of_a * a + of_b * b
+        moved = torch.where(of_a, a, 0.0) + torch.where(of_b, b, 0.0)
         return found + moved - moved.detach()
 
     return t.step(call, a, b, kinked=kinked)

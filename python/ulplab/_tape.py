@@ -252,6 +252,13 @@ class Tape:
         mantissa = math.frexp(float(x))[0] / (2 * self.scalar)
         return self.scalar / self.u if mantissa != int(mantissa) else 0.0
 
+    def state(self, z: Tensor) -> Value:
+        """Numbers that the function states, which kernels have in the type that they compute in."""
+        value = self.leaf(z)
+        mantissa = torch.frexp(value.z).mantissa / (2 * self.u)
+        off = torch.where(mantissa == mantissa.round(), 0.0, self.u * value.z.abs())
+        return self.step(torch.clone, value, local=lambda: (off, off * _UNIFORM)) if bool(off.any()) else value
+
     def number(self, x: Any) -> Any:
         """A number that the function states, as kernels have it where they only select it: in f32, unless they compute in more."""
         if not isinstance(x, float) or not math.isfinite(x) or 0 < self.u < 2.0**-24:

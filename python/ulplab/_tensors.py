@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
 import warnings
@@ -27,11 +28,11 @@ def check_words(name: str, given: Iterable[str], known: Iterable[str]) -> None:
 
 
 def imported_torch(who: str) -> Any:
-    """The caller's torch, which functions of torch need. TypeError if the caller has not imported torch."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        raise TypeError(f"{who}: op is a function, which needs torch; import it, or name an operation of ulplab.reference")
-    return torch
+    """torch, which functions of torch and of numpy need. TypeError if it is not installed."""
+    try:
+        return importlib.import_module("torch")
+    except ImportError as error:
+        raise TypeError(f"{who}: op is a function, which needs torch; install it, or name an operation of ulplab.reference") from error
 
 
 def arguments(function: Any) -> tuple[str, ...]:
