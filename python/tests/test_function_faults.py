@@ -501,3 +501,53 @@ def test_infinite_scores_have_no_part_in_a_maximum():
     right = masked(X, W[:32])
     ulplab.assert_close(right, op=masked, inputs=(X, W[:32]))
     said(right * (1 + 1e-4), masked, (X, W[:32]))
+
+
+W = torch.randn(256, 8, generator=RNG)
+W[:, 3] = W[:, 5]
+
+
+def turned(x, w):
+    y = x @ w
+    return torch.where(y[:, 3:4] > y[:, 5:6], x, -x)
+
+
+def test_a_flip_allows_what_either_side_gives_and_nothing_else():
+    for right in (X.clone(), -X, torch.where(torch.arange(32)[:, None] % 2 == 0, X, -X)):
+        ulplab.assert_close(right, op=turned, inputs=(X, W))
+    for wrong in (3 * X, 0.5 * X, 1.001 * X, 0 * X):
+        with pytest.raises(ValueError, match="not determined: .*hang on a decision"):
+            ulplab.assert_close(wrong, op=turned, inputs=(X, W))
+
+
+def kept(x):
+    """The largest of each row, to a share of 0.9 of their softmax."""
+    order, at = x.sort(-1, descending=True)
+    share = order.softmax(-1)
+    keep = torch.zeros_like(x, dtype=torch.bool).scatter(-1, at, (share.cumsum(-1) - share) < 0.9)
+    return x.masked_fill(~keep, -torch.inf)
+
+
+def test_either_of_equal_scores_may_be_kept():
+    scores = torch.randint(-4, 4, (4, 32), generator=RNG).float()
+    ulplab.assert_close(kept(scores), op=kept, inputs=(scores,))
+    other = kept(scores.flip(-1)).flip(-1)
+    assert not torch.equal(other, kept(scores))
+    ulplab.assert_close(other, op=kept, inputs=(scores,))
+    less = other.clone()
+    less[0, int(other[0].argmax())] = -torch.inf
+    with pytest.raises(AssertionError):
+        ulplab.assert_close(less, op=kept, inputs=(scores,))
+
+
+def test_rows_that_are_undefined_do_not_hide_others():
+    mask = torch.where(torch.arange(32) == 3, -torch.inf, 0.0)[:, None]
+
+    def attention(x, w):
+        return (x @ x.T + mask).softmax(-1) @ (x @ w)
+
+    got = attention(X, W)
+    assert bool(got[3].isnan().all())
+    ulplab.assert_close(got, op=attention, inputs=(X, W))
+    with pytest.raises(AssertionError, match="are outside"):
+        ulplab.assert_close(got * 1.001, op=attention, inputs=(X, W))

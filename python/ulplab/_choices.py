@@ -42,6 +42,12 @@ def as_good(tape: Tape, value: Value, got: numpy.ndarray) -> numpy.ndarray | Non
     return found
 
 
+def tied(scores: Tensor, dim: int | None) -> bool:
+    """True if some scores of a row are equal."""
+    order = (scores.reshape(-1) if dim is None or scores.ndim == 0 else scores.movedim(dim, -1)).sort(-1).values
+    return bool(((order.diff(dim=-1) == 0) & order[..., 1:].isfinite()).any())
+
+
 def _equal(a: Tensor, b: Tensor, off: Tensor) -> Tensor:
     return (a == b) | ((a - b).abs().nan_to_num(math.inf, math.inf) <= off) | (a.isnan() & b.isnan())
 

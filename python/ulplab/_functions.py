@@ -14,7 +14,7 @@ import numpy
 from . import _inputs, _native, _numpy, _rows
 from ._close import unit
 from ._shadows import Leaks, Shadows
-from ._tape import LAMBDA, ROOM, Step, Tape, Unknown, Value, place
+from ._tape import LAMBDA, ROOM, Decisions, Step, Tape, Unknown, Value, place
 from ._torch import pytree, torch
 
 ROUNDS = ("end", "as_written", "every_step")
@@ -25,6 +25,8 @@ _ELEMENTS = 16
 _LARGE = 1 << 18
 # Factor by which random roundings are enlarged to find decisions that no draw of the usual size changes.
 _FAR = 4.0
+# How many times as far as such a draw a kernel may be that decides as it does.
+_AROUND = 2.0
 
 
 @contextlib.contextmanager
@@ -70,9 +72,11 @@ class Bound:
         self.sigma: numpy.ndarray = numpy.zeros_like(self.value)
         self.peak: numpy.ndarray = numpy.zeros_like(self.value)
         self.undetermined: numpy.ndarray = numpy.zeros(self.value.shape, bool)
-        self._alternatives: list[numpy.ndarray] = []
+        self._alternatives: list[tuple[numpy.ndarray, numpy.ndarray]] = []
         self._known: dict[int, _Sensitivity] = {}
         self._derived: Any = None
+        #: True if derivatives are those of finite numbers in the place of others.
+        self._finite = False
         #: True if rows depend on each other.
         self._tied = False
 
@@ -81,6 +85,14 @@ class Bound:
             self.peak = self._value.peak.cpu().numpy()
             self.sigma = self._value.spread.cpu().numpy()
             self.undetermined |= ~numpy.isfinite(self.sigma)
+
+    def _choose(self, own: numpy.ndarray, drawn: numpy.ndarray) -> None:
+        """Keeps what elements are by other decisions, ``own``, and how far ``drawn`` is off, which has roundings besides."""
+        value = self.value.astype(numpy.float64)
+        with numpy.errstate(invalid="ignore"):
+            off, moved = (numpy.nan_to_num(numpy.where(own == one, 0.0, numpy.abs(own - one)), nan=math.inf) for one in (drawn, value))
+        self._alternatives.append((own, _AROUND * numpy.where(numpy.isfinite(off), off, 0.0)))
+        self.undetermined |= moved > LAMBDA * self.sigma
 
     def of(self, element: int) -> _Sensitivity:
         """The bound of one element, by the derivatives with respect to all roundings."""
@@ -103,6 +115,11 @@ class Bound:
             for at in range(0, len(new), room):
                 some = new[at : at + room]
                 shares = _shares(out, rounds, some, rows)
+                if shares[..., 0].any() and not self._finite:
+                    self._finite = True
+                    rows, self._derived = None, self._tape.derive(self._value, finite=True)
+                    out, rounds = self._derived
+                    shares = _shares(out, rounds, some, rows)
                 steps = [step for step, _ in rounds]
                 self._known.update((element, self._sensitivity(element, steps, share)) for element, share in zip(some, shares))
 
@@ -259,11 +276,17 @@ def bounds_of(
             unknown.append(str(why))
             value = tape.leaf(x)
         found[name] = Bound(name, str(x.dtype).removeprefix("torch."), tape, value, unknown)
-    kept = [bound._value for bound in found.values() if bound._value.floating]
-    tape.spread(_DRAWS, kept)
-    for bound in found.values():
-        bound._measure()
-    _decide(tape, found, shadows.branches)
+    kept = [bound._value for bound in found.values()]
+    try:
+        tape.spread(_DRAWS, kept)
+        for bound in found.values():
+            bound._measure()
+        _decide(tape, found, shadows.branches)
+    except (RuntimeError, IndexError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        for bound in found.values():
+            bound.unknown.append(f"a step whose result has another size within the errors: {error}".splitlines()[0])
     if followed is not None:
         followed.check(found, _inputs.outputs)
     return found
@@ -297,14 +320,14 @@ def _decide(tape: Tape, found: dict[str, Bound], branches: list[tuple[Value, boo
     judged = [bound._value for bound in found.values()]
     chosen = [out for _, step, _ in tape.plan(judged) if step.decides for out in step.outs if not out.floating or len(step.outs) == 1]
     seeds = sorted({seed for _, some in _flipping(tape, chosen) for seed in some})
-    runs = (tape.draws(seeds, judged, _FAR, fixed) for fixed in (False, True))
-    for (value, _, own), (_, _, fixed) in zip(*runs):
-        other = own - fixed if value.floating else own.double() - value.z.double()
-        for bound in found.values():
-            for moved in other.cpu().numpy() if bound._value is value else ():
-                if (moved != 0).any():
-                    bound._alternatives.append(moved)
-                    bound.undetermined |= numpy.nan_to_num(numpy.abs(moved), nan=math.inf) > LAMBDA * bound.sigma
+    decisions: Decisions = {}
+    drawn = {(id(value), seed): one for value, some, own in tape.draws(seeds, judged, _FAR, decisions=decisions) for seed, one in zip(some, own)}
+    # The same decisions, with numbers as they are.
+    for value, some, own in tape.draws(seeds, judged, 0.0, fixed=True, decisions=decisions):
+        for bound in (one for one in found.values() if one._value is value):
+            for seed, one in zip(some, own.double()):
+                if bool(((one != value.z) & ~(one.isnan() & value.z.isnan())).any()):
+                    bound._choose(one.cpu().numpy(), drawn[id(value), seed].double().cpu().numpy())
 
 
 def _flipping(tape: Tape, values: list[Value]) -> Iterator[tuple[Value, list[int]]]:

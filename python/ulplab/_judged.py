@@ -40,8 +40,10 @@ class Found:
         self.undetermined = bound.undetermined.reshape(-1) | lost
         # A decision that moves an element by less than its deviation is a kink.
         self.slack = numpy.zeros_like(self.value)
-        for moved in bound._alternatives:
-            self.slack = numpy.maximum(self.slack, numpy.where(self.undetermined, 0.0, numpy.nan_to_num(numpy.abs(moved.reshape(-1)))))
+        for other, _ in bound._alternatives:
+            with numpy.errstate(invalid="ignore"):
+                moved = numpy.nan_to_num(numpy.abs(other.reshape(-1) - self.value))
+            self.slack = numpy.maximum(self.slack, numpy.where(self.undetermined, 0.0, moved))
         #: Why elements are not judged, and which.
         self.why = ""
         self.unjudged = numpy.zeros(self.value.shape, bool)
@@ -117,18 +119,25 @@ class Found:
         good = None if bound._value.floating else as_good(bound._tape, bound._value, self.got)
         if good is not None:
             self.value = numpy.where(good, self.got, self.value)
-            self.undetermined &= ~good
-        for moved in self.bound._alternatives:
-            other = self.value + moved.reshape(-1)
-            near = numpy.abs(self.got - other) <= numpy.maximum(self.allowed, self._spacing(other))
+            self.undetermined[:] = False
+            return
+        for one, off in bound._alternatives:
+            other = one.reshape(-1)
+            around = self._spacing(other, off.reshape(-1))
+            near = self._near(other, numpy.fmax(self.allowed, around))
             self.undetermined &= ~near
-            self.value = numpy.where(near & self.bound.undetermined.reshape(-1), other, self.value)
-        with numpy.errstate(invalid="ignore"):
-            near = (numpy.abs(self.got - self.value) <= self.allowed) & numpy.isfinite(self.allowed)
-        self.undetermined &= ~near
+            taken = near & bound.undetermined.reshape(-1)
+            self.value = numpy.where(taken, other, self.value)
+            self.allowed = numpy.where(taken & ~numpy.isfinite(self.allowed), around, self.allowed)
+        self.undetermined &= ~self._near(self.value, self.allowed)
 
-    def _spacing(self, value: numpy.ndarray) -> numpy.ndarray:
-        return stored_bound(value, LAMBDA * self.bound.sigma.reshape(-1), self.dtype).reshape(-1)
+    def _near(self, value: numpy.ndarray, allowed: numpy.ndarray) -> numpy.ndarray:
+        with numpy.errstate(invalid="ignore"):
+            off = numpy.abs(self.got - value)
+        return (self.got == value) | (numpy.isfinite(off) & numpy.isfinite(allowed) & (off <= allowed))
+
+    def _spacing(self, value: numpy.ndarray, off: numpy.ndarray) -> numpy.ndarray:
+        return stored_bound(value, numpy.maximum(LAMBDA * self.bound.sigma.reshape(-1), off), self.dtype).reshape(-1)
 
     def own(self, element: int) -> float:
         """The bound of one element after it is stored."""

@@ -11,7 +11,7 @@ from typing import Any, Iterable
 import numpy
 
 from . import _complex, _norms, _steps, _sums
-from ._choices import CHOOSE
+from ._choices import CHOOSE, tied
 from ._parts import PRIVATE, out_of_place, parts_of
 from ._tape import Tape, Unknown, Value, kind, parts, place, walk
 from ._torch import Tensor, TorchDispatchMode, TorchFunctionMode, modes_off, pytree, torch
@@ -404,6 +404,10 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
             if out is not None and not out.floating:
                 scores.needs_spread = not scores.exact
                 self.tape.choices[id(out)] = scores, dim
+                step = self.tape.maker(out)
+                if step is not None and step.args[0] is scores and tied(scores.z, dim):
+                    step.decides = step.tied = True
+                    out.exact = False
 
     def view(self, x: Tensor, value: Value) -> None:
         store = self.stores.get(x.untyped_storage()._cdata)

@@ -21,6 +21,8 @@ _UNIFORM = 3**-0.5
 # The smallest normal number of f32, and what is small enough to have terms below it.
 _FLUSHED = 2.0**-126
 _SMALL = 2.0**-100
+# A number whose exponential is 0, and whose products are finite.
+_LARGE = 1e30
 
 # Errors of steps are kept within so many bytes, and draws run at the same time whose values take so many.
 ROOM = 1 << 28
@@ -99,6 +101,8 @@ class Step:
     kinked: Callable[..., Any] | None = None
     #: True if outputs are chosen by comparing numbers that have errors.
     decides: bool = False
+    #: True if scores that are equal are chosen from, so that another order is as right.
+    tied: bool = False
     #: True if the errors take as long as the step.
     costly: bool = False
     #: True if the errors are kept, once they are computed.
@@ -165,6 +169,8 @@ def parts(args: Any, kind: Any = Value) -> list[Any]:
 
 #: Steps in order, with their numbers, and the values that no later one of them needs.
 Plan = list[tuple[int, Step, list[int]]]
+#: The outputs of deciding steps, by the number of the step and the seed of the draw.
+Decisions = dict[tuple[int, int], list[Tensor]]
 #: Returns the outputs of a step, from its number and from the values that others have made, by identity.
 Make = Callable[[int, Step, dict[int, Any]], Iterable[Any]]
 
@@ -475,10 +481,11 @@ class Tape:
                 found.pop(gone, None)
 
     def draws(
-        self, seeds: Iterable[int], wanted: Iterable[Value], scale: float = 1.0, fixed: bool = False
+        self, seeds: Iterable[int], wanted: Iterable[Value], scale: float = 1.0, fixed: bool = False, decisions: Decisions | None = None
     ) -> Iterator[tuple[Value, list[int], Tensor]]:
         """Runs the steps with random roundings, ``scale`` times as large, for some seeds at a time. Yields each value that has errors with
-        the seeds and what they give, stacked. With ``fixed``, decisions are those of the exact run."""
+        the seeds and what they give, stacked. ``decisions`` takes those of the draws; with ``fixed``, they are those that it has, or those of
+        the exact run."""
         wanted, left = list(wanted), list(seeds)
         plan = self.plan(wanted) if wanted and left else []
         live = most = 0
@@ -491,23 +498,30 @@ class Tape:
         size = max(1, ROOM // max(8 * most, 1))
         while left:
             some, left = left[:size], left[size:]
-            for value, drawn in self.replay(self._drawing(some, scale, fixed), plan, wanted):
+            for value, drawn in self.replay(self._drawing(some, scale, fixed, decisions), plan, wanted):
                 yield value, some, drawn.whole()
 
-    def _drawing(self, seeds: list[int], scale: float, fixed: bool) -> Make:
+    def _drawing(self, seeds: list[int], scale: float, fixed: bool, decisions: Decisions | None) -> Make:
         salts: dict[Any, Tensor] = {}
 
         def make(number: int, step: Step, found: dict[int, Any]) -> list[Draws]:
             with torch.no_grad():
-                outs = _called(step, found, len(seeds))
+                outs = _untied(step, found, seeds) if step.tied and not fixed else _called(step, found, len(seeds))
                 if step.local is not None:
                     z = outs[0].whole()
                     if z.device not in salts:
                         salts[z.device] = torch.tensor(seeds, device=z.device)
                     outs[0] = Draws(whole=rounded(z, *step.errors(), number, salts[z.device], step.costly, scale))
-                if fixed and step.decides:
+                if step.decides and decisions is not None and not fixed:
+                    decisions.update(((number, seed), [one.each()[at] for one in outs]) for at, seed in enumerate(seeds))
+                elif step.decides and fixed:
+                    exact = [out.z for out in step.outs]
+                    of = [(decisions or {}).get((number, seed), exact) for seed in seeds]
                     # Numbers next to chosen indices stay those of this draw.
-                    outs = [one if out.floating and len(outs) > 1 else Draws([out.z] * len(seeds)) for one, out in zip(outs, step.outs)]
+                    outs = [
+                        one if out.floating and len(outs) > 1 else Draws([each[at] for each in of])
+                        for at, (one, out) in enumerate(zip(outs, step.outs))
+                    ]
                 return outs
 
         return make
@@ -515,10 +529,11 @@ class Tape:
     def spread(self, draws: int, kept: list[Value]) -> None:
         """Measures the deviation of values that need it, and of ``kept``, over some draws."""
         wanted = {id(out): out for _, step, _ in self.plan(kept) for out in step.outs if out.needs_spread and not out.exact}
-        wanted |= {id(value): value for value in kept if not value.exact}
+        wanted |= {id(value): value for value in kept if value.floating and not value.exact}
         for value in wanted.values():
             value.spread, value.peak = torch.zeros_like(value.z), torch.zeros_like(value.z)
-        for value, _, drawn in self.draws(range(draws), wanted.values()):
+        # Decisions stay: another one is not a rounding.
+        for value, _, drawn in self.draws(range(draws), wanted.values(), fixed=True):
             assert value.spread is not None and value.peak is not None
             off = torch.where(drawn == value.z, 0.0, drawn - value.z).abs()
             # Where the numbers themselves are infinite or undefined, nothing is off; where only a draw is, anything may be.
@@ -527,12 +542,16 @@ class Tape:
                 value.spread = torch.hypot(value.spread, one * draws**-0.5)
             value.peak = torch.maximum(value.peak, off.amax(0))
 
-    def derive(self, value: Value) -> tuple[Tensor, list[tuple[Step, Tensor]]]:
-        """Runs the steps of a value with derivatives. Returns its tensor, and those of the steps that round."""
+    def derive(self, value: Value, finite: bool = False) -> tuple[Tensor, list[tuple[Step, Tensor]]]:
+        """Runs the steps of a value with derivatives. Returns its tensor, and those of the steps that round. With ``finite``, large numbers
+        are in the place of infinite ones, and 0 in that of undefined ones, so that no derivative is their product with 0."""
         rounds: list[tuple[Step, Tensor]] = []
 
+        def tame(z: Tensor) -> Tensor:
+            return z.nan_to_num(0.0, _LARGE, -_LARGE) if finite and z.is_floating_point() else z
+
         def make(number: int, step: Step, found: dict[int, Any]) -> list[Tensor]:
-            given = walk(step.args, lambda one: found.get(id(one), one.z))
+            given = walk(step.args, lambda one: tame(found.get(id(one), one.z)))
             if step.kinked is not None:
                 result = step.kinked(*given, *(self.off(one) for one in step.inputs))
             else:
@@ -548,6 +567,23 @@ class Tape:
             for _, one in self.replay(make, self.plan([value]), [value]):
                 made = one
         return made, rounds
+
+
+# Share by which equal scores are told apart: less than a rounding of f64 would move what follows from them.
+_APART = 2.0**-44
+
+
+def _untied(step: Step, found: dict[int, Draws], seeds: list[int]) -> list[Draws]:
+    """The outputs of a step that chooses among equal scores, for each draw in an order of its own."""
+    each = []
+    for at, seed in enumerate(seeds):
+        given = walk(step.args, lambda one: found[id(one)].each()[at] if id(one) in found else one.z)  # noqa: B023
+        scores = given[0]
+        random = torch.Generator(scores.device).manual_seed(seed)
+        by = torch.rand(scores.shape, generator=random, dtype=scores.dtype, device=scores.device)
+        result = step.call(scores + _APART * torch.where(scores == 0, 1e-300, scores.abs()) * by, *given[1:])
+        each.append(list(result) if isinstance(result, (tuple, list)) else [result])
+    return [Draws(list(one)) for one in zip(*each)]
 
 
 def _called(step: Step, found: dict[int, Draws], count: int) -> list[Draws]:
