@@ -178,6 +178,38 @@ def test_gradients_of_named_operations(monkeypatch):
         ulplab.assert_grad(kernel, op="rmsnorm", inputs=(X, W))
 
 
+class Strided(torch.autograd.Function):
+    """Twice the input, whose gradient reads memory as if it was contiguous, or adds to what the last call left."""
+
+    reads, total = "memory", None
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, dy):
+        if Strided.reads == "sum":
+            Strided.total = 2 * dy if Strided.total is None else Strided.total + 2 * dy
+            return Strided.total
+        if Strided.reads == "refuses" and not dy.is_contiguous():
+            raise RuntimeError("expected a contiguous gradient")
+        return 2 * (dy if Strided.reads == "refuses" else dy.as_strided(dy.shape, torch.empty(dy.shape).stride()))
+
+
+def test_gradients_are_asked_for_twice_and_strided(monkeypatch):
+    def op(x):
+        return 2 * x
+
+    for reads in ("memory", "sum"):
+        monkeypatch.setattr(Strided, "reads", reads)
+        with pytest.raises(AssertionError, match="called again, with a gradient of the output that is not contiguous:\nop: d0 "):
+            ulplab.assert_grad(Strided.apply, op=op, inputs=(X,))
+    monkeypatch.setattr(Strided, "reads", "refuses")
+    with pytest.warns(ulplab.UlplabWarning, match="raises RuntimeError for a gradient of the output that is not contiguous"):
+        ulplab.assert_grad(Strided.apply, op=op, inputs=(X,))
+
+
 @pytest.mark.parametrize(
     "function, why",
     [
@@ -503,8 +535,8 @@ def test_infinite_scores_have_no_part_in_a_maximum():
     said(right * (1 + 1e-4), masked, (X, W[:32]))
 
 
-W = torch.randn(256, 8, generator=RNG)
-W[:, 3] = W[:, 5]
+TURNS = torch.randn(256, 8, generator=RNG)
+TURNS[:, 3] = TURNS[:, 5]
 
 
 def turned(x, w):
@@ -514,10 +546,10 @@ def turned(x, w):
 
 def test_a_flip_allows_what_either_side_gives_and_nothing_else():
     for right in (X.clone(), -X, torch.where(torch.arange(32)[:, None] % 2 == 0, X, -X)):
-        ulplab.assert_close(right, op=turned, inputs=(X, W))
+        ulplab.assert_close(right, op=turned, inputs=(X, TURNS))
     for wrong in (3 * X, 0.5 * X, 1.001 * X, 0 * X):
         with pytest.raises(ValueError, match="not determined: .*hang on a decision"):
-            ulplab.assert_close(wrong, op=turned, inputs=(X, W))
+            ulplab.assert_close(wrong, op=turned, inputs=(X, TURNS))
 
 
 def kept(x):
@@ -546,8 +578,8 @@ def test_rows_that_are_undefined_do_not_hide_others():
     def attention(x, w):
         return (x @ x.T + mask).softmax(-1) @ (x @ w)
 
-    got = attention(X, W)
+    got = attention(X, TURNS)
     assert bool(got[3].isnan().all())
-    ulplab.assert_close(got, op=attention, inputs=(X, W))
+    ulplab.assert_close(got, op=attention, inputs=(X, TURNS))
     with pytest.raises(AssertionError, match="are outside"):
-        ulplab.assert_close(got * 1.001, op=attention, inputs=(X, W))
+        ulplab.assert_close(got * 1.001, op=attention, inputs=(X, TURNS))

@@ -332,7 +332,9 @@ def _decide(tape: Tape, found: dict[str, Bound], branches: list[tuple[Value, boo
 
 def _flipping(tape: Tape, values: list[Value]) -> Iterator[tuple[Value, list[int]]]:
     """Values that some draws change, and the seeds of these."""
-    for value, seeds, drawn in tape.draws(range(_DRAWS), values, _FAR):
+    # Equal scores have many orders.
+    count = _DRAWS * (4 if any(step.tied for step in tape.steps) else 1)
+    for value, seeds, drawn in tape.draws(range(count), values, _FAR):
         changed = (drawn != value.z).reshape(len(seeds), -1).any(1).tolist()
         if any(changed):
             yield value, [seed for seed, one in zip(seeds, changed) if one]

@@ -6,7 +6,9 @@ from typing import Any, Callable
 
 from . import _inputs
 from ._close import assert_close
-from ._tensors import imported_torch
+from ._tensors import imported_torch, warn
+
+_SEED = 0x756C70
 
 
 def assert_grad(
@@ -26,7 +28,8 @@ def assert_grad(
     ``kernel`` and ``op``, a plain reference in torch, are called with ``inputs``: a tuple, or a dictionary by name. ``op`` may be the name
     of an operation that has a plain definition in torch: rmsnorm, layernorm, softmax, silu_and_mul, matmul, rope or attention, with
     inputs by the operation's names. ``wrt`` names the inputs whose gradients are judged, by position or name; by default, all of
-    floating-point types. ``grad_output`` is the gradient of the output, by default of random signs and sizes from a fixed seed.
+    floating-point types. ``grad_output`` is the gradient of the output, by default of random signs and sizes from a fixed seed;
+    then the kernel is called a second time, with the same gradient in memory that is not contiguous.
     ``words`` are those of `assert_close`: ``rounds``, ``accumulate``, ``dtype``.
     """
     __tracebackhide__ = True
@@ -50,6 +53,7 @@ def assert_grad(
         given = {key: x.detach().clone().requires_grad_() if key in wrt else x for key, x in every.items()}
         return function(**given) if named else function(*given.values()), given
 
+    strided = None
     out, given = called(kernel)
     if not isinstance(out, torch.Tensor):
         raise TypeError(f"assert_grad: the kernel gives {type(out).__name__}, expected a tensor; give the gradients to assert_close")
@@ -57,8 +61,10 @@ def assert_grad(
         why = "it is detached, or the kernel does not go through torch.autograd"
         raise ValueError(f"not judged: what the kernel gives has no gradient: {why}")
     if grad_output is None:
-        generator = torch.Generator().manual_seed(0)
+        # Not the seed that inputs are drawn with.
+        generator = torch.Generator().manual_seed(_SEED)
         grad_output = torch.randn(out.shape, generator=generator).to(out.device, out.dtype)
+        strided = torch.stack([grad_output, -grad_output], -1)[..., 0]
     elif not isinstance(grad_output, torch.Tensor) or grad_output.shape != out.shape:
         shape = list(grad_output.shape) if isinstance(grad_output, torch.Tensor) else f"a {type(grad_output).__name__}"
         raise ValueError(f"assert_grad: grad_output is {shape}, expected a tensor {list(out.shape)}, as what the kernel gives")
@@ -73,3 +79,19 @@ def assert_grad(
     names = {f"d{key}": key for key in wrt if key not in missing}
     got = {"out": out.detach(), **{name: found[key] for name, key in names.items()}}
     assert_close(got, op=op, inputs=inputs, grads=names, grad_output=grad_output, **words)
+    if strided is None or not names:
+        return
+    # Kernels that read the gradient's memory, or add to what the last call left, are right once.
+    again, given = called(kernel)
+    try:
+        second = torch.autograd.grad(again, [given[key] for key in names.values()], strided)
+    except Exception as error:  # noqa: BLE001
+        warn(f"the kernel raises {type(error).__name__} for a gradient of the output that is not contiguous: {error}")
+        return
+    if all(map(torch.equal, second, (found[key] for key in names.values()))):
+        return
+    try:
+        got = {"out": again.detach(), **dict(zip(names, second))}
+        assert_close(got, op=op, inputs=inputs, grads=names, grad_output=grad_output, **words)
+    except AssertionError as error:
+        raise AssertionError(f"called again, with a gradient of the output that is not contiguous:\n{error}") from None

@@ -571,6 +571,8 @@ class Tape:
 
 # Share by which equal scores are told apart: less than a rounding of f64 would move what follows from them.
 _APART = 2.0**-44
+# Draws in which the first and the last of equal scores are preferred.
+_ORDERS = {0: (1.0, 0.0), 1: (0.0, 1.0)}
 
 
 def _untied(step: Step, found: dict[int, Draws], seeds: list[int]) -> list[Draws]:
@@ -581,6 +583,9 @@ def _untied(step: Step, found: dict[int, Draws], seeds: list[int]) -> list[Draws
         scores = given[0]
         random = torch.Generator(scores.device).manual_seed(seed)
         by = torch.rand(scores.shape, generator=random, dtype=scores.dtype, device=scores.device)
+        if seed in _ORDERS:
+            by = torch.linspace(*_ORDERS[seed], max(scores.numel(), 2), dtype=scores.dtype, device=scores.device)[: scores.numel()]
+            by = by.reshape(scores.shape)
         result = step.call(scores + _APART * torch.where(scores == 0, 1e-300, scores.abs()) * by, *given[1:])
         each.append(list(result) if isinstance(result, (tuple, list)) else [result])
     return [Draws(list(one)) for one in zip(*each)]
