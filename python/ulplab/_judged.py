@@ -130,11 +130,13 @@ class Found:
             self.value = numpy.where(taken, other, self.value)
             self.allowed = numpy.where(taken & ~numpy.isfinite(self.allowed), around, self.allowed)
         self.undetermined &= ~self._near(self.value, self.allowed)
+        self.allowed = numpy.where((self.got == self.value) & ~numpy.isfinite(self.allowed), 0.0, self.allowed)
 
     def _near(self, value: numpy.ndarray, allowed: numpy.ndarray) -> numpy.ndarray:
         with numpy.errstate(invalid="ignore"):
             off = numpy.abs(self.got - value)
-        return (self.got == value) | (numpy.isfinite(off) & numpy.isfinite(allowed) & (off <= allowed))
+        near: numpy.ndarray = (self.got == value) | (numpy.isfinite(off) & numpy.isfinite(allowed) & (off <= allowed))
+        return near
 
     def _spacing(self, value: numpy.ndarray, off: numpy.ndarray) -> numpy.ndarray:
         return stored_bound(value, numpy.maximum(LAMBDA * self.bound.sigma.reshape(-1), off), self.dtype).reshape(-1)

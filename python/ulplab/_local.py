@@ -73,6 +73,7 @@ _DEFINITIONS: dict[str, Callable[..., Any]] = {
     "aten::_scaled_dot_product_flash_attention": _flash,
     "aten::_scaled_dot_product_flash_attention_backward": _flash_back,
     "aten::_scaled_dot_product_efficient_attention": _efficient,
+    "aten::_scaled_dot_product_cudnn_attention": _efficient,
 }
 
 

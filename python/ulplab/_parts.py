@@ -342,11 +342,17 @@ for _name in ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"
     _part(f"{_name}_backward")(_interpolated_back(_name))
 
 
-@_part("grid_sampler_2d_backward")
-def _grid_sampler_back(grad: Tensor, x: Tensor, grid: Tensor, mode: int, padding: int, align: bool, mask: Any) -> Any:
+@_part("grid_sampler_2d")
+def _grid_sampler(x: Tensor, grid: Tensor, mode: int, padding: int, align: bool) -> Any:
     sample = _decomposition(torch.ops.aten.grid_sampler_2d.default)
     assert sample is not None
-    found = _pulled_back(lambda x, grid: sample(x, grid, mode, padding, align), grad, x, grid)
+    # Kernels find places from -1 or from the middle, with roundings of other sums.
+    return sample(x, (grid + 1.0) - 1.0, mode, padding, align)
+
+
+@_part("grid_sampler_2d_backward")
+def _grid_sampler_back(grad: Tensor, x: Tensor, grid: Tensor, mode: int, padding: int, align: bool, mask: Any) -> Any:
+    found = _pulled_back(lambda x, grid: _grid_sampler(x, grid, mode, padding, align), grad, x, grid)
     return tuple(one if wanted else None for one, wanted in zip(found, mask))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
@@ -19,7 +20,7 @@ from ._torch import Tensor, TorchDispatchMode, TorchFunctionMode, modes_off, pyt
 aten = torch.ops.aten
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # Modules whose frames are none of the user's.
-_OTHERS = tuple(os.path.dirname(os.path.abspath(str(one.__file__))) + os.sep for one in (torch, numpy))
+_OTHERS = (*(os.path.dirname(os.path.abspath(str(one.__file__))) + os.sep for one in (torch, numpy)), contextlib.__file__)
 _DROPPED = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking", "copy")
 # Operations that write running statistics, their fourth and fifth argument.
 _STATISTICS = ("native_batch_norm", "cudnn_batch_norm")
@@ -303,6 +304,9 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         self.within.append(func)
         try:
             found = others(*args, **kwargs)
+        except (RuntimeError, TypeError, ValueError, IndexError):
+            # Of no elements, or as nobody has tried.
+            return NotImplemented
         finally:
             self.within.pop()
         if not func._schema.is_mutable:

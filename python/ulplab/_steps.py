@@ -123,7 +123,9 @@ for _name in (
 
 @step_of("polygamma")
 def _polygamma(t: Tape, order: int, x: Value) -> Value:
-    return t.units("polygamma", lambda z: torch.polygamma(order, z), x)
+    # A rounding of the operand counts, near the poles.
+    near = t.exact(torch.clone, x) if t.u == 0 else t.step(torch.clone, x, local=lambda: (8 * t.u * x.z.abs(), 8 * t.u * x.z.abs() * 3**-0.5))
+    return t.units("polygamma", lambda z: torch.polygamma(order, z), near)
 
 
 for _name in ("atan2", "hypot", "xlogy"):
@@ -429,6 +431,8 @@ def _glu_backward(t: Tape, grad: Value, x: Value, dim: int) -> Value:
 
 @step_of("logit")
 def _logit(t: Tape, x: Value, eps: float | None = None) -> Value:
+    if eps is not None and eps > 0.5:
+        raise Unknown("logit with limits in the wrong order")
     x = x if eps is None else between(t, x, eps, 1 - eps)
     return t.fn("log", t.div(x, t.sub(1.0, x)))
 
