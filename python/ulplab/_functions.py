@@ -157,7 +157,7 @@ class Bound:
             return _Sensitivity(math.inf, [], "a step")
         if self.peak.reshape(-1)[element] > 1.05 * bound:
             # No draw may be outside. Errors are so large that derivatives do not tell their effect, as of exponentials of large scores.
-            bound = max(bound, LAMBDA * float(self.sigma.reshape(-1)[element]))
+            bound = max(bound, LAMBDA * float(self.sigma.reshape(-1)[element]), _FAR * float(self.peak.reshape(-1)[element]))
         total = sum(found.values()) or 1.0
         terms = sorted(((name, line, share / total) for (name, line), share in found.items()), key=lambda term: -term[2])
         return _Sensitivity(bound, terms)

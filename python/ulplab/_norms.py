@@ -137,13 +137,29 @@ def _layer_norm(t: Tape, x: Value, shape: Any, weight: Value | None, bias: Value
     return _affine(t, t.mul(centred, rstd), weight, bias), mean, rstd
 
 
-def _norm_backward(t: Tape, grad: Value, centred: Value, rstd: Value, at: list[int]) -> Value:
-    """The gradient of centred numbers times rstd, where both follow from the numbers."""
+def _norm_backward(t: Tape, grad: Value, centred: Value, rstd: Value, at: list[int], centre: Value) -> Value:
+    """The gradient of centred numbers times rstd, where both follow from the numbers.
+
+    Kernels also compute it from sums of numbers that are not centred, with c the centre: the share of the variance from Σ g·x - c·Σ g, and
+    centred numbers times that share as x·s - c·s. Each part is rounded, however small the difference is.
+    """
     count = float(count_of(centred, at))
     hat = t.mul(centred, rstd)
     mean = t.div(t.sum(grad, at, keepdim=True), count)
     share = t.div(t.sum(t.mul(grad, hat), at, keepdim=True), count)
-    return t.mul(rstd, t.sub(t.sub(grad, mean), t.mul(hat, share)))
+
+    def of_sums() -> tuple[Tensor, Tensor]:
+        size = t.u * (centre.z * rstd.z).abs()
+        total, squares = grad.z.sum(at, keepdim=True), grad.z.square().sum(at, keepdim=True)
+        worst = size * grad.z.abs().sum(at, keepdim=True)
+        return worst, torch.minimum(worst, size * ((total.square() + squares) / count).sqrt())
+
+    def of_parts() -> tuple[Tensor, Tensor]:
+        worst = (2 * t.u * (centre.z * rstd.z * share.z).abs()).expand_as(hat.z)
+        return worst, worst * 3**-0.5
+
+    parted = t.step(torch.clone, t.mul(hat, t.step(torch.clone, share, local=of_sums)), local=of_parts)
+    return t.mul(rstd, t.sub(t.sub(grad, mean), parted))
 
 
 @step_of("native_layer_norm_backward")
@@ -153,7 +169,7 @@ def _layer_norm_backward(
     at = list(range(x.z.ndim - len(shape), x.z.ndim))
     rows = list(range(x.z.ndim - len(shape)))
     centred = t.sub(x, mean)
-    to_x = _norm_backward(t, grad if weight is None else t.mul(grad, weight), centred, rstd, at) if mask[0] else None
+    to_x = _norm_backward(t, grad if weight is None else t.mul(grad, weight), centred, rstd, at, mean) if mask[0] else None
     to_weight = t.sum(t.mul(grad, t.mul(centred, rstd)), rows) if mask[1] else None
     return to_x, to_weight, t.sum(grad, rows) if mask[2] else None
 
@@ -201,7 +217,7 @@ def _group_norm_backward(
     scaled = grad if weight is None else t.mul(grad, _shaped(t, weight, of_channel))
     wide = [t.exact(lambda z: z.unsqueeze(-1), value) for value in (mean, rstd)]
     centred = t.sub(_grouped(t, x, groups), wide[0])
-    to_x = _norm_backward(t, _grouped(t, scaled, groups), centred, wide[1], [2])
+    to_x = _norm_backward(t, _grouped(t, scaled, groups), centred, wide[1], [2], wide[0])
     hat = t.exact(lambda z: z.reshape(shape), t.mul(centred, wide[1]))
     rows = [0, *range(2, x.z.ndim)]
     return (
@@ -262,7 +278,7 @@ def _batch_norm_backward(
     assert rstd is not None and centre is not None
     centred = t.sub(x, centre)
     scaled = grad if weight is None else t.mul(grad, _shaped(t, weight, of_channel))
-    to_x = _norm_backward(t, scaled, centred, rstd, at) if train else t.mul(scaled, rstd)
+    to_x = _norm_backward(t, scaled, centred, rstd, at, centre) if train else t.mul(scaled, rstd)
     return (
         to_x if mask[0] else None,
         t.sum(t.mul(grad, t.mul(centred, rstd)), at) if mask[1] else None,

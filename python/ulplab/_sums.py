@@ -55,9 +55,14 @@ def _cumprod(t: Tape, x: Value, dim: int, dtype: Any = None) -> Value:
 def _prod(t: Tape, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
     out: list[Value] = []
     count = x.z.numel() if dim is None else x.z.shape[dim]
+    # Half the smallest number of f16, or of f32: a product of some factors may be smaller, and the others large.
+    least = 2.0**-25 if t.u == 2.0**-11 else 2.0**-150
 
     def local() -> tuple[Tensor, Tensor]:
-        return t.u * count * out[0].z.abs(), t.u * math.sqrt(count) * out[0].z.abs()
+        factors = x.z.abs().reshape(-1) if dim is None else x.z.abs()
+        at = 0 if dim is None else dim
+        lost = least * factors.flip(at).clamp(min=1.0).prod(at, keepdim=keepdim and dim is not None) * count
+        return t.u * count * out[0].z.abs() + lost, t.u * math.sqrt(count) * out[0].z.abs() + lost
 
     out.append(t.step(lambda z: z.prod() if dim is None else z.prod(dim, keepdim), x, local=local))
     return out[0]
