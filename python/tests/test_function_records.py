@@ -230,7 +230,7 @@ def test_what_a_function_does_not_take_is_not_judged(tmp_path):
     assert "random numbers" in reasons(Norm=lambda x, residual=None, *, weight: x * torch.rand(32))
     assert "its parameter 'one.weight' was not recorded" in reasons(Pair=Pair())
     assert "gives a float, expected a tensor" in reasons(Norm=lambda x, residual=None, *, weight: 1.0)
-    assert "gives no 'out', expected one of out0, out1" in reasons(Norm=lambda x, residual=None, *, weight: (x, x))
+    assert "gives 2 outputs, and got is one tensor" in reasons(Norm=lambda x, residual=None, *, weight: (x, x))
     with pytest.raises(TypeError, match="rounds is for modules={CLASS: function}"):
         ulplab.replay(tmp_path / "calls", rounds="as_written")
 

@@ -10,8 +10,9 @@ from typing import Any, Callable, Iterator
 import numpy
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from ._shadows import Shadows, line
-from ._tape import place
+from ._shadows import Shadows
+from ._storages import line
+from ._values import place
 from ._torch import Tensor, pytree, torch
 
 # Torch's own functions by numpy's names. They are private, and take no number types but their own.

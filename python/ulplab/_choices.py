@@ -6,7 +6,8 @@ import math
 
 import numpy
 
-from ._tape import Tape, Value
+from ._tape import Tape
+from ._values import Value
 from ._torch import Tensor, torch
 
 # Operations that give indices of the scores that they choose, and the argument that names the dimension.

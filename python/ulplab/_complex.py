@@ -8,7 +8,8 @@ from typing import Any, Callable, TypeVar
 
 from ._steps import count_of
 from ._sums import matrix_product
-from ._tape import Tape, Unknown, Value
+from ._tape import Tape
+from ._values import Unknown, Value
 from ._torch import Tensor, pytree, torch
 
 aten = torch.ops.aten

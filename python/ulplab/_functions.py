@@ -14,7 +14,8 @@ import numpy
 from . import _inputs, _native, _numpy, _rows
 from ._close import unit
 from ._shadows import Leaks, Shadows
-from ._tape import LAMBDA, ROOM, Decisions, Step, Tape, Unknown, Value, place
+from ._tape import ROOM, Decisions, Tape
+from ._values import LAMBDA, Step, Unknown, Value, place
 from ._torch import pytree, torch
 
 ROUNDS = ("end", "as_written", "every_step")
@@ -94,10 +95,11 @@ class Bound:
         self._alternatives.append((own, _AROUND * numpy.where(numpy.isfinite(off), off, 0.0)))
         self.undetermined |= moved > LAMBDA * self.sigma
 
-    def of(self, element: int) -> _Sensitivity:
-        """The bound of one element, by the derivatives with respect to all roundings."""
-        self.ask([element])
-        return self._known[element]
+    def of(self, element: int | tuple[int, ...]) -> _Sensitivity:
+        """The bound of one element, by its number or its indices, from the derivatives with respect to all roundings."""
+        at = int(numpy.ravel_multi_index(element, self.value.shape)) if isinstance(element, tuple) else element
+        self.ask([at])
+        return self._known[at]
 
     @_uncollected()
     def ask(self, elements: Iterable[int]) -> None:
@@ -332,9 +334,10 @@ def _decide(tape: Tape, found: dict[str, Bound], branches: list[tuple[Value, boo
 
 def _flipping(tape: Tape, values: list[Value]) -> Iterator[tuple[Value, list[int]]]:
     """Values that some draws change, and the seeds of these."""
-    # Equal scores have many orders.
-    count = _DRAWS * (4 if any(step.tied for step in tape.steps) else 1)
-    for value, seeds, drawn in tape.draws(range(count), values, _FAR):
+    # Equal sums have roundings of their own in odd draws, and equal scores have many orders.
+    tied = any(step.tied for step in tape.steps)
+    wanted = [*range(_DRAWS), *range(_DRAWS + 1, (6 if tied else 3) * _DRAWS, 1 if tied else 2)]
+    for value, seeds, drawn in tape.draws(wanted, values, _FAR):
         changed = (drawn != value.z).reshape(len(seeds), -1).any(1).tolist()
         if any(changed):
             yield value, [seed for seed, one in zip(seeds, changed) if one]

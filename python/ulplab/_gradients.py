@@ -29,7 +29,7 @@ def assert_grad(
     of an operation that has a plain definition in torch: rmsnorm, layernorm, softmax, silu_and_mul, matmul, rope or attention, with
     inputs by the operation's names. ``wrt`` names the inputs whose gradients are judged, by position or name; by default, all of
     floating-point types. ``grad_output`` is the gradient of the output, by default of random signs and sizes from a fixed seed;
-    then the kernel is called a second time, with the same gradient in memory that is not contiguous.
+    then the kernel is called again, with the same gradient in memory that is not contiguous.
     ``words`` are those of `assert_close`: ``rounds``, ``accumulate``, ``dtype``.
     """
     __tracebackhide__ = True
@@ -53,18 +53,21 @@ def assert_grad(
         given = {key: x.detach().clone().requires_grad_() if key in wrt else x for key, x in every.items()}
         return function(**given) if named else function(*given.values()), given
 
-    strided = None
+    layouts = None
     out, given = called(kernel)
     if not isinstance(out, torch.Tensor):
         raise TypeError(f"assert_grad: the kernel gives {type(out).__name__}, expected a tensor; give the gradients to assert_close")
     if not out.requires_grad:
         why = "it is detached, or the kernel does not go through torch.autograd"
         raise ValueError(f"not judged: what the kernel gives has no gradient: {why}")
+    if not out.numel():
+        raise ValueError(f"not judged: what the kernel gives is {list(out.shape)}, which has no elements to compare")
     if grad_output is None:
         # Not the seed that inputs are drawn with.
         generator = torch.Generator().manual_seed(_SEED)
         grad_output = torch.randn(out.shape, generator=generator).to(out.device, out.dtype)
-        strided = torch.stack([grad_output, -grad_output], -1)[..., 0]
+        # Every second number, and columns in the place of rows.
+        layouts = [torch.stack([grad_output, -grad_output], -1)[..., 0], grad_output.mT.contiguous().mT if out.ndim > 1 else grad_output]
     elif not isinstance(grad_output, torch.Tensor) or grad_output.shape != out.shape:
         shape = list(grad_output.shape) if isinstance(grad_output, torch.Tensor) else f"a {type(grad_output).__name__}"
         raise ValueError(f"assert_grad: grad_output is {shape}, expected a tensor {list(out.shape)}, as what the kernel gives")
@@ -79,19 +82,20 @@ def assert_grad(
     names = {f"d{key}": key for key in wrt if key not in missing}
     got = {"out": out.detach(), **{name: found[key] for name, key in names.items()}}
     assert_close(got, op=op, inputs=inputs, grads=names, grad_output=grad_output, **words)
-    if strided is None or not names:
+    if layouts is None or not names:
         return
     # Kernels that read the gradient's memory, or add to what the last call left, are right once.
-    again, given = called(kernel)
-    try:
-        second = torch.autograd.grad(again, [given[key] for key in names.values()], strided)
-    except Exception as error:  # noqa: BLE001
-        warn(f"the kernel raises {type(error).__name__} for a gradient of the output that is not contiguous: {error}")
-        return
-    if all(map(torch.equal, second, (found[key] for key in names.values()))):
-        return
-    try:
-        got = {"out": again.detach(), **dict(zip(names, second))}
-        assert_close(got, op=op, inputs=inputs, grads=names, grad_output=grad_output, **words)
-    except AssertionError as error:
-        raise AssertionError(f"called again, with a gradient of the output that is not contiguous:\n{error}") from None
+    for strided in layouts:
+        again, given = called(kernel)
+        try:
+            second = torch.autograd.grad(again, [given[key] for key in names.values()], strided)
+        except Exception as error:  # noqa: BLE001
+            warn(f"the kernel raises {type(error).__name__} for a gradient of the output that is not contiguous: {error}")
+            return
+        if all(map(torch.equal, second, (found[key] for key in names.values()))):
+            continue
+        try:
+            got = {"out": again.detach(), **dict(zip(names, second))}
+            assert_close(got, op=op, inputs=inputs, grads=names, grad_output=grad_output, **words)
+        except AssertionError as error:
+            raise AssertionError(f"called again, with a gradient of the output that is not contiguous:\n{error}") from None

@@ -6,7 +6,8 @@ from typing import Any, Callable, Iterator
 
 import numpy
 
-from ._tape import Step, Tape, Value, place, walk
+from ._tape import Tape
+from ._values import Step, Value, place, walk
 from ._torch import Tensor, torch
 
 # Largest number of steps that are run to find faults that explain a wrong output.
@@ -96,7 +97,7 @@ def likeness(tape: Tape, value: Value, got: Tensor, allowed: Callable[[Tensor], 
             found.append(("a neighbouring row", _outside(got, want.roll(by, 0), allowed)))
         gain = float((got * want).sum() / want.square().sum())
         # Roundings of what was given move the gain: it may be a number of three digits.
-        gains = [(f"a gain of {one:.6g}", _outside(got, one * want, allowed)) for one in (float(f"{gain:.3g}"), gain)]
+        gains = [(f"a gain of {_digits(one)}", _outside(got, one * want, allowed)) for one in (float(f"{gain:.3g}"), gain)]
         found.append(min(gains, key=lambda one: one[1]))
     for what, wrong in results(tape, value):
         left -= len(tape.steps)
@@ -108,6 +109,12 @@ def likeness(tape: Tape, value: Value, got: Tensor, allowed: Callable[[Tensor], 
     for what, count in best:
         seen.setdefault(what, count)
     return list(seen.items())[:_SHOWN]
+
+
+def _digits(gain: float) -> str:
+    """A gain with the digits that tell it from 1."""
+    shown = f"{gain:.6g}"
+    return f"1 {'+' if gain > 1 else '-'} {abs(gain - 1):.2g}" if shown == "1" and gain != 1 else shown
 
 
 def _outside(got: Tensor, want: Tensor, allowed: Callable[[Tensor], Tensor]) -> int:

@@ -12,7 +12,7 @@ from ._choices import as_good
 from ._close import _sums, check_type, of_numpy, unit, warn_of_little
 from ._functions import ROUNDS, Bound, bounds_of, largest, name_of, stored_bound
 from ._graph_faults import likeness
-from ._tape import LAMBDA, place
+from ._values import LAMBDA, place
 from ._torch import Tensor, torch
 
 # Numbers of elements that get a bound of their own first: those that are worst by error ÷ deviation, and by error.
@@ -227,6 +227,8 @@ class Asked:
             lacking = ", ".join(map(repr, missing))
             raise TypeError(f"{name} also gives {lacking}: give all of its outputs, and the gradients that grads= names")
         found = []
+        if list(got) == ["out"] and "out0" in bounds:
+            raise ValueError(f"{name} gives {len(own)} outputs, and got is one tensor; expected a tuple of them, or a dictionary by name")
         for output, array in got.items():
             if output not in bounds:
                 raise ValueError(f"{name} gives no '{output}', expected one of {', '.join(bounds)}")
@@ -277,7 +279,9 @@ def _explained(found: Found, output: str, bounds: dict[str, Bound], asked: Asked
     for word, value in tries:
         changed: dict[str, Any] = {word: value}
         other = replace(asked, **changed).bounds()[output]
-        left = int((Found(found.got.reshape(other.value.shape), other, found.dtype).ratios() > 1).sum())
+        tried = Found(found.got.reshape(other.value.shape), other, found.dtype)
+        tried.settle()
+        left = int((tried.undetermined | tried.unjudged | (tried.ratios() > 1)).sum())
         if left == 0:
             words.append((f"{word} = {value}", left, True))
             break

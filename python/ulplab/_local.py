@@ -10,10 +10,11 @@ from . import _errors, _native
 from ._close import unit
 from ._functions import ROUNDS, bounds_of
 from ._judged import Found
-from ._shadows import line
-from ._tape import Unknown, kind, place
+from ._shadows import LEAVES
+from ._storages import line
+from ._values import Unknown, kind, place
 from ._tensors import array
-from ._torch import Tensor, TorchDispatchMode, autograd_on, modes_off, pytree, torch
+from ._torch import Tensor, TorchDispatchMode, TorchFunctionMode, autograd_on, modes_off, pytree, torch
 
 # Largest number of elements of a result that is judged.
 _ELEMENTS = 1 << 22
@@ -106,16 +107,23 @@ class bounds:
     def __init__(self, *, rounds: str = "end", accumulate: str = "f32", references: dict[str, Callable[..., Any]] | None = None) -> None:
         if rounds not in ROUNDS:
             raise ValueError(f"rounds = {rounds!r}, expected one of {', '.join(ROUNDS)}")
+        for name in references or {}:
+            library, _, own = name.partition("::")
+            if not own or not hasattr(getattr(torch.ops, library), own):
+                raise ValueError(f"references: '{name}' is not an operation of torch.library; expected a name such as 'mylib::norm'")
         self.operations: list[Operation] = []
+        self._leaving = _Leaving(self.operations)
         self._mode = _Each(self.operations, unit(accumulate), rounds, {**_DEFINITIONS, **(references or {})})
 
     def __enter__(self) -> bounds:
+        self._leaving.__enter__()
         self._mode.__enter__()
         return self
 
     def __exit__(self, failure: Any, *rest: Any) -> None:
         __tracebackhide__ = True
         self._mode.__exit__(failure, *rest)
+        self._leaving.__exit__(failure, *rest)
         if failure is not None:
             return
         wrong = [one.message for one in self.operations if one.message]
@@ -135,6 +143,26 @@ class bounds:
         return "\n".join(lines)
 
 
+def _bytes(x: Tensor) -> int:
+    """The sum of the bytes of a tensor's memory."""
+    memory = torch.empty(0, dtype=torch.uint8, device=x.device).set_(x.untyped_storage())
+    return int(memory.sum(dtype=torch.int64))
+
+
+class _Leaving(TorchFunctionMode):  # type: ignore[misc]
+    """Notices tensors whose numbers others may read or write."""
+
+    def __init__(self, found: list[Operation]) -> None:
+        super().__init__()
+        self.found = found
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in LEAVES and args and isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
+            self.found.append(Operation(f"Tensor.{name}", line(), 0.0, why="a tensor leaves torch, which then does not see what is done to it"))
+        return func(*args, **(kwargs or {}))
+
+
 class _Each(TorchDispatchMode):  # type: ignore[misc]
     """Judges operations as they run."""
 
@@ -143,6 +171,8 @@ class _Each(TorchDispatchMode):  # type: ignore[misc]
         self.found, self.u, self.rounds, self.references = found, u, rounds, references
         #: Memory that has been allocated and not been written, as far as torch knows: tensors that keep it.
         self.unwritten: dict[int, Tensor] = {}
+        #: What operations have left in memory: a tensor that keeps it, and the sum of its bytes.
+        self.left: dict[int, tuple[Tensor, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -162,6 +192,13 @@ class _Each(TorchDispatchMode):  # type: ignore[misc]
         elif outside and not func.is_view:
             self.note(name, why="reads memory that no operation of torch has written: a kernel that torch does not see, which has no bound here")
             return result
+        changed = [at for at in tensors if not func._schema.is_mutable and self.changed(flat[at])]
+        for x in results:
+            if not func.is_view and x.is_floating_point() and x.numel() <= _ELEMENTS:
+                self.left[x.untyped_storage()._cdata] = x.detach(), _bytes(x)
+        if changed and not func.is_view:
+            self.note(name, why="reads memory that something has written which torch does not see, which has no bound here")
+            return result
         plain = self.references.get(func._schema.name)
         local = kind(name.removesuffix("_"))
         if plain is None and (func.is_view or local in ("exact", "cast")) or not any(x.is_floating_point() and x.numel() for x in results):
@@ -180,6 +217,11 @@ class _Each(TorchDispatchMode):  # type: ignore[misc]
         with modes_off(), autograd_on():
             self.judge(name, function, tuple(given), [x.detach() for x in results])
         return result
+
+    def changed(self, x: Tensor) -> bool:
+        """True if memory is not what the last operation left."""
+        kept = self.left.get(x.untyped_storage()._cdata)
+        return kept is not None and _bytes(x) != kept[1]
 
     def note(self, name: str, ratio: float = 0.0, message: str = "", why: str = "") -> None:
         self.found.append(Operation(name, line(), ratio, message, why))

@@ -7,7 +7,8 @@ from typing import Any, Callable
 
 from ._steps import absolute, between, count_of, dims_of, pair_of, softplus, step_of
 from ._sums import mean_of
-from ._tape import Tape, Unknown, Value
+from ._tape import Tape
+from ._values import Unknown, Value
 from ._torch import Tensor, torch
 
 

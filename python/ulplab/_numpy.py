@@ -16,7 +16,7 @@ import numpy
 from . import _array_functions, _arrays
 from ._arrays import Array, array_of, has_array, stated, tensor, tensor_of
 from ._shadows import Shadows
-from ._tape import LAMBDA
+from ._values import LAMBDA
 from ._torch import Tensor, pytree, torch
 
 # Libraries that are given numpy's own functions.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from ._tape import Step, Tape, Value, walk
+from ._tape import Tape
+from ._values import Step, Value, walk
 from ._torch import Tensor, torch
 
 # Share by which numbers are moved to see that other rows do not depend on them, and the share of a row's largest number that may differ.

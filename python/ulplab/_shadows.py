@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import math
-import os
-import sys
 from typing import Any, Iterable
-
-import numpy
 
 from . import _complex, _norms, _steps, _sums
 from ._choices import CHOOSE, tied
 from ._parts import PRIVATE, out_of_place, parts_of
-from ._tape import Tape, Unknown, Value, kind, parts, place, walk
+from ._storages import Store, covers, has_numbers, key_of, line, real_type, similar, size_of, statistics, written_by
+from ._tape import Tape
 from ._torch import Tensor, TorchDispatchMode, TorchFunctionMode, modes_off, pytree, torch
+from ._values import Unknown, Value, kind, parts, place, walk
 
 aten = torch.ops.aten
-_HERE = os.path.dirname(os.path.abspath(__file__))
-# Modules whose frames are none of the user's.
-_OTHERS = (*(os.path.dirname(os.path.abspath(str(one.__file__))) + os.sep for one in (torch, numpy)), contextlib.__file__)
 _DROPPED = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking", "copy")
-# Operations that write running statistics, their fourth and fifth argument.
-_STATISTICS = ("native_batch_norm", "cudnn_batch_norm")
 # Operations that compute numbers from the sizes and steps that they are given; those of arange may be whole.
 _COMPUTED = "arange range linspace logspace bartlett_window blackman_window hamming_window hann_window kaiser_window".split()
 # Operations that give memory without numbers.
 _EMPTY = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
 # Methods of tensors that hand numbers to others.
-_LEAVES = ("numpy", "__array__", "tolist", "data_ptr", "__dlpack__")
+LEAVES = ("numpy", "__array__", "tolist", "data_ptr", "__dlpack__")
+# Methods that convert, and types that round what f32 holds.
+_CASTS = ("to", "bfloat16", "half", "type", "type_as")
+_NARROW = (torch.bfloat16, torch.float16)
 # Operations whose result is chosen by comparing numbers.
 _DECISIONS = set(
     "eq ne lt le gt ge argmax argmin argsort sort topk kthvalue median any all nonzero max_pool2d_with_indices max_pool3d_with_indices sign "
@@ -42,59 +36,9 @@ class Lost(Unknown):
     """A number that follows from one without a bound, and the whole reason."""
 
 
-class _Store:
-    """The f64 copies of one storage: one for each way in which it is viewed."""
-
-    def __init__(self, keep: Tensor, key: Any, value: Value) -> None:
-        #: Keeps the storage, so that no other gets its address.
-        self.keep = keep
-        self.base = key
-        self.views: dict[Any, Value] = {key: value}
-
-
-def _key(x: Tensor) -> Any:
-    return x.storage_offset(), tuple(x.shape), tuple(x.stride()), (x.is_complex(), x.is_conj(), x.is_neg())
-
-
 def _unknown(name: str) -> bool:
     """True for an operation that rounds and has no steps, or that the table of local errors does not have."""
     return kind(name) not in ("exact", "cast", "random") and _steps.find(name) is None and _complex.find(name) is None
-
-
-def _numbers(x: Any) -> bool:
-    """True for a tensor of real or complex numbers, which have errors."""
-    return isinstance(x, torch.Tensor) and bool(x.is_floating_point() or x.is_complex())
-
-
-def _similar(x: Any, y: Any, size: float) -> bool:
-    """False if two results are not the same numbers, however rounded. Indices may be given in another form."""
-    if not _numbers(x) or not _numbers(y):
-        return _numbers(x) == _numbers(y)
-    return x.dtype == y.dtype and x.shape == y.shape and _size(x - y) <= 0.1 * _size(x) + 1e-4 * size
-
-
-def _size(x: Tensor) -> float:
-    """The root of the sum of squares of what is finite."""
-    return float(x.nan_to_num(0.0, 0.0, 0.0).abs().double().square().sum().sqrt())
-
-
-def _real_type(dtype: Any) -> Any:
-    return dtype.to_real() if dtype.is_complex else dtype
-
-
-def _covers(x: Tensor) -> bool:
-    """True if a tensor has every element of its storage, once."""
-    return x.untyped_storage().nbytes() == x.numel() * x.element_size() and (x.is_contiguous() or _dense(x))
-
-
-def _dense(x: Tensor) -> bool:
-    """True if the elements of a tensor lie side by side, in any order of dimensions."""
-    expected = 1
-    for stride, size in sorted((stride, size) for stride, size in zip(x.stride(), x.shape) if size > 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
 
 
 class Leaks(TorchFunctionMode):  # type: ignore[misc]
@@ -106,10 +50,14 @@ class Leaks(TorchFunctionMode):  # type: ignore[misc]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
-        if name in _LEAVES and args and isinstance(args[0], torch.Tensor) and self.shadows.known(args[0]):
+        if name in LEAVES and args and isinstance(args[0], torch.Tensor) and self.shadows.known(args[0]):
             where = place(f"Tensor.{name}", self.shadows.tape.line)
             self.shadows.note(f"{where}: a tensor leaves torch, where neither values nor errors are followed")
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if name in _CASTS and args and result is args[0] and result.dtype in _NARROW and self.shadows.known(result):
+            # A cast to the type that the tensor has: none for torch, and a rounding that the function states.
+            return self.shadows.rounded(result)
+        return result
 
 
 class Shadows(TorchDispatchMode):  # type: ignore[misc]
@@ -119,12 +67,14 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self.tape = tape
         self.rounds = rounds
-        self.stores: dict[int, _Store] = {}
+        self.stores: dict[int, Store] = {}
         #: Storages whose numbers have no bound: a tensor that keeps each, and why.
         self.lost: dict[int, tuple[Tensor, str]] = {}
         #: Memory that the function did not make, and what was in it before the function wrote to it.
         self.outer: dict[int, tuple[Any, Any]] = {}
         self._made: set[int] = set()
+        #: The operation that runs, with its library.
+        self.full = ""
         #: True while derivatives are computed.
         self.backwards = False
         #: Operations that are run as others now.
@@ -145,11 +95,11 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         if x.untyped_storage()._cdata in self.lost:
             raise Lost(self.lost[x.untyped_storage()._cdata][1])
         store = self.stores.get(x.untyped_storage()._cdata)
-        key = _key(x)
+        key = key_of(x)
         if store is None:
             value = self.leaf(x)
-            if _covers(x):
-                self.stores[x.untyped_storage()._cdata] = _Store(x, key, value)
+            if covers(x):
+                self.stores[x.untyped_storage()._cdata] = Store(x, key, value)
             return value
         if key not in store.views:
             if x.dtype != store.keep.dtype:
@@ -171,7 +121,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
             return _complex.moved(self.tape, call, *values)[0]
         return self.tape.exact(call, *values)
 
-    def flat(self, store: _Store) -> Value:
+    def flat(self, store: Store) -> Value:
         """All elements of a storage, in the order of its memory."""
         size = store.keep.untyped_storage().nbytes() // store.keep.element_size()
         key = (0, (size,), (1,), store.base[3])
@@ -183,28 +133,28 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
 
     def keep(self, x: Tensor, value: Value) -> None:
         """The value of a tensor that a step has made."""
-        if not _covers(x):
+        if not covers(x):
             # Elements between those of the tensor belong to nobody.
             size = x.untyped_storage().nbytes() // x.element_size()
-            offset, shape, stride, kind = _key(x)
+            offset, shape, stride, kind = key_of(x)
             zeros = torch.zeros(size, dtype=torch.complex128 if value.complex else value.z.dtype, device=value.z.device)
             if 0 not in stride:
                 whole = self.moved_as_is(lambda z: zeros.as_strided_scatter(z, shape, stride, offset), value)
             else:
                 whole = self.leaf(zeros)
-            store = _Store(x, (0, (size,), (1,), kind), whole)
-            store.views[_key(x)] = value
+            store = Store(x, (0, (size,), (1,), kind), whole)
+            store.views[key_of(x)] = value
         else:
-            store = _Store(x, _key(x), value)
+            store = Store(x, key_of(x), value)
         self.stores[x.untyped_storage()._cdata] = store
 
     def write(self, x: Tensor, value: Value) -> None:
         """Replaces the elements of a tensor in its storage."""
         store = self.stores.get(x.untyped_storage()._cdata)
-        if _covers(x):
+        if covers(x):
             self.keep(x, value)
             return
-        offset, shape, stride, kind = _key(x)
+        offset, shape, stride, kind = key_of(x)
         if store is None:
             whole = torch.as_strided(x, (x.untyped_storage().nbytes() // x.element_size(),), (1,), 0)
             flat = self.leaf(whole)
@@ -214,20 +164,28 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
             raise Unknown("real parts of complex numbers that are written")
         key = (0, flat.shape, (1,), kind)
         found = self.moved_as_is(lambda old, new: old.clone().as_strided_scatter(new, shape, stride, offset), flat, value)
-        self.stores[x.untyped_storage()._cdata] = new = _Store(x, key, found)
-        new.views[_key(x)] = value
+        self.stores[x.untyped_storage()._cdata] = new = Store(x, key, found)
+        new.views[key_of(x)] = value
 
     def state(self, x: Tensor, wide: Tensor) -> None:
         """The numbers in f64 of a tensor that the function states. Kernels have them rounded."""
         self.tape.name, self.tape.line = "constant", line()
         self.keep(x, self.tape.state(wide))
 
+    def rounded(self, x: Tensor) -> Tensor:
+        """A copy of a tensor, rounded to its type."""
+        fresh: Tensor = x.clone()
+        if fresh.untyped_storage()._cdata not in self.lost:
+            with modes_off(), torch.inference_mode(False):
+                self.keep(fresh, self.cast(self.of(fresh), fresh.dtype))
+        return fresh
+
     def known(self, x: Any) -> bool:
         """True if a tensor takes part: it has numbers, or is computed from some."""
         if not isinstance(x, torch.Tensor):
             return False
         storage = x.untyped_storage()._cdata
-        return _numbers(x) or storage in self.stores or storage in self.lost
+        return has_numbers(x) or storage in self.stores or storage in self.lost
 
     def lose(self, tensors: Iterable[Any], why: str) -> None:
         """Marks tensors whose numbers have no bound; so have all that are computed from them."""
@@ -244,6 +202,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         name = func._schema.name.partition("::")[2]
         name = name[:-1] if name.endswith("_") else name
         self.tape.name, self.tape.line = name, "in the backward pass" if self.backwards else line()
+        self.full = f"aten.{name}" if func.namespace in ("aten", "prims") else func._schema.name
         if func.namespace == "prims" or func.namespace == "aten" and (_unknown(name) or name == "to"):
             with self:
                 # In inference mode, operations that consist of others arrive whole.
@@ -261,7 +220,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
                 given = self.given(func, args, kwargs)
         except Unknown as unknown:
             why = self.reason(name, unknown)
-        self.remember([*_written(func, args, kwargs), *_statistics(name, args)])
+        self.remember([*written_by(func, args, kwargs), *statistics(name, args)])
         result = func(*args, **kwargs)
         if not func.is_view and not func._schema.is_mutable:
             self._made |= {x.untyped_storage()._cdata for x in parts(result, torch.Tensor)}
@@ -278,7 +237,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
             # The number is the function's own from here on.
             self.note(why)
         elif why:
-            self.lose([*pytree.tree_leaves(result), *_written(func, args, kwargs)], why)
+            self.lose([*pytree.tree_leaves(result), *written_by(func, args, kwargs)], why)
         return result
 
     def remember(self, written: Iterable[Any]) -> None:
@@ -316,14 +275,14 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
                 shown = len(own) - PRIVATE.get(name, 0)
                 self.lose(given[shown:], f"aten.{name}: a result for torch's own use")
                 own, given = own[:shown], given[:shown]
-                size = max((_size(x) for x in pytree.tree_leaves((args, kwargs)) if _numbers(x)), default=0.0)
-                if len(own) != len(given) or not all(_similar(x, y, size) for x, y in zip(own, given)):
+                size = max((size_of(x) for x in pytree.tree_leaves((args, kwargs)) if has_numbers(x)), default=0.0)
+                if len(own) != len(given) or not all(similar(x, y, size) for x, y in zip(own, given)):
                     return NotImplemented
         return found
 
     def reason(self, name: str, unknown: Unknown) -> str:
         """Why an operation's results have no bound: for those of numbers without one, why these have none."""
-        return str(unknown) if isinstance(unknown, Lost) else f"{place(f'aten.{name}', self.tape.line)}: {unknown}"
+        return str(unknown) if isinstance(unknown, Lost) else f"{place(self.full, self.tape.line)}: {unknown}"
 
     def note(self, why: str) -> None:
         """Keeps why no output has a bound."""
@@ -342,7 +301,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
     def record(self, func: Any, name: str, given: tuple[Any, Any], args: Any, kwargs: Any, result: Any) -> None:
         schema = func._schema
         results = parts(result, torch.Tensor)
-        written = _written(func, args, kwargs)
+        written = written_by(func, args, kwargs)
         if schema.name.partition("::")[0] != "aten":
             raise Unknown("not an operation of torch itself")
         if name == "_local_scalar_dense":
@@ -357,7 +316,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         local = kind(name)
         if local == "random":
             raise Unknown("random numbers, which differ from kernel to kernel; pass them as an input")
-        numbers = [_real_type(x.dtype) for x in [*results, *written] if _numbers(x)]
+        numbers = [real_type(x.dtype) for x in [*results, *written] if has_numbers(x)]
         if not numbers and not parts(given):
             return
         narrow = max((torch.finfo(dtype).eps / 2 for dtype in numbers), default=0.0)
@@ -372,7 +331,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         # What is written in place is the result of the operation without it; running statistics are written besides.
         besides = f"{place(f'aten.{name}', self.tape.line)}: memory that an operation has changed besides its results"
         # Written, though the operation does not declare it.
-        self.lose(_statistics(name, args), besides)
+        self.lose(statistics(name, args), besides)
         places = {x.untyped_storage()._cdata for x in written}
         if any(x.untyped_storage()._cdata not in places for x in results):
             self.lose(written, besides)
@@ -381,10 +340,10 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         if len(given_back) != len(written or results):
             raise Unknown(f"{len(written or results)} results were computed as {len(given_back)}")
         for x, value in zip(written or results, given_back):
-            if value.floating and _numbers(x):
-                value = self.stored(name, value, _real_type(x.dtype))
+            if value.floating and has_numbers(x):
+                value = self.stored(name, value, real_type(x.dtype))
                 if name == "copy" and isinstance(args[1], torch.Tensor) and args[1].dtype != x.dtype:
-                    value = self.cast(value, _real_type(x.dtype))
+                    value = self.cast(value, real_type(x.dtype))
             if value.shape != tuple(x.shape) or value.complex != x.is_complex():
                 raise Unknown(f"a result of {x.dtype}{list(x.shape)} was computed with shape {list(value.shape)}")
             if written:
@@ -416,7 +375,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
     def view(self, x: Tensor, value: Value) -> None:
         store = self.stores.get(x.untyped_storage()._cdata)
         if store is not None:
-            store.views.setdefault(_key(x), value)
+            store.views.setdefault(key_of(x), value)
 
     def stored(self, name: str, value: Value, dtype: Any) -> Value:
         """A result in the type that the function gives it."""
@@ -442,9 +401,9 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         if empty or not taped:
             # A factory: zeros, arange, a number, or memory with no numbers yet.
             self.empty |= empty
-            if name in _COMPUTED and _numbers(results[0]):
+            if name in _COMPUTED and has_numbers(results[0]):
                 return [self.computed(func, kwargs, given, results[0])]
-            return [self.leaf(torch.full_like(x, math.nan) if empty and _numbers(x) else x) for x in (written or results)]
+            return [self.leaf(torch.full_like(x, math.nan) if empty and has_numbers(x) else x) for x in (written or results)]
         if name == "_to_copy":
             (value,) = args
             dtype = kwargs.get("dtype")
@@ -508,33 +467,3 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         if any(value.complex for value in parts(values)):
             return list(_complex.moved(self.tape, move, *values, decides=name in _DECISIONS))
         return list(self.tape.steps_of(move, *values, decides=name in _DECISIONS))
-
-
-def _statistics(name: str, args: Any) -> Any:
-    """The running statistics that an operation writes."""
-    return args[3:5] if name in _STATISTICS and args[5] else ()
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
-    """The tensors that an operation writes to."""
-    found = []
-    for at, name in _writes(func):
-        found += parts(kwargs.get(name) if at >= len(args) else args[at], torch.Tensor)
-    return found
-
-
-@functools.cache
-def _writes(func: Any) -> list[tuple[int, str]]:
-    """The places and names of the arguments that an operation writes to."""
-    return [(at, one.name) for at, one in enumerate(func._schema.arguments) if one.alias_info is not None and one.alias_info.is_write]
-
-
-def line() -> str:
-    """The user's line that runs: the innermost frame that is neither torch's, numpy's nor this module's."""
-    frame = sys._getframe(2)
-    while frame is not None:
-        path = frame.f_code.co_filename
-        if not path.startswith((_HERE, *_OTHERS)) and not path.startswith("<"):
-            return f"{os.path.basename(path)}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
-    return ""

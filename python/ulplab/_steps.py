@@ -7,7 +7,8 @@ import math
 from typing import Any, Callable, TypeVar
 
 from ._roundings import distinct
-from ._tape import Tape, Unknown, Value
+from ._tape import Tape
+from ._values import Unknown, Value
 from ._torch import Tensor, torch
 
 aten = torch.ops.aten

@@ -6,24 +6,16 @@ for the bound of single elements.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any, Callable, Iterable, Iterator
 
 from . import _native
-from ._roundings import Draws, distinct, half_spacing, rounded
+from ._roundings import Draws, half_spacing, rounded
 from ._torch import Tensor, torch
+from ._values import FLUSHED, LAMBDA, LOCAL, SMALL, UNIFORM, Step, Unknown, Value, parts, walk
 
-# A bound is this many standard deviations, as that of a named operation is.
-LAMBDA = _native.LAMBDA
-# The deviation of a rounding that is at most 1: uniform errors.
-_UNIFORM = 3**-0.5
-# The smallest normal number of f32, and what is small enough to have terms below it.
-_FLUSHED = 2.0**-126
-_SMALL = 2.0**-100
 # A number whose exponential is 0, and whose products are finite.
 _LARGE = 1e30
-
 # Errors of steps are kept within so many bytes, and draws run at the same time whose values take so many.
 ROOM = 1 << 28
 # Calls that give the same for each of several draws as for one.
@@ -31,141 +23,10 @@ _ELEMENTWISE = {
     getattr(torch, name)
     for name in "add sub mul div neg clone square maximum minimum abs exp exp2 expm1 log1p sin cos tanh erf erfc reciprocal atan".split()
 }
-
 # Operations that give whole numbers.
 _WHOLE = ("floor", "ceil", "round", "trunc", "sign", "floor_divide")
 # Operations that give the same elements another shape.
 _SHAPES = ("view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze")
-
-_LOCAL = {name: (kind, units) for name, kind, units in _native.local_errors()}
-
-
-def place(name: str, line: str) -> str:
-    """An operation, with the user's line that calls it, if that is known."""
-    return f"{name} ({line})" if line else name
-
-
-def kind(name: str) -> str | None:
-    """The kind of the local error of an ATen operation; None if ulplab does not know the operation."""
-    return _LOCAL[name][0] if name in _LOCAL else None
-
-
-class Unknown(Exception):
-    """A step that has no bound, and the reason."""
-
-
-class Value:
-    """A tensor of the tape: f64 in the place of floating-point types, else as it is."""
-
-    __slots__ = ("z", "exact", "complex", "short", "spread", "peak", "needs_spread")
-
-    def __init__(self, z: Tensor, exact: bool) -> None:
-        self.z = z
-        #: True if all kernels have exactly these numbers.
-        self.exact = exact
-        #: True if the last dimension has real and imaginary parts.
-        self.complex = False
-        #: True if all elements have few digits by construction, also in kernels; None if nobody has asked.
-        self.short: bool | None = None
-        #: Standard deviation of the draws, if a step asks for it.
-        self.spread: Tensor | None = None
-        #: How far the farthest draw is off.
-        self.peak: Tensor | None = None
-        self.needs_spread = False
-
-    @property
-    def floating(self) -> bool:
-        return bool(self.z.is_floating_point())
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the tensor."""
-        return tuple(self.z.shape[:-1] if self.complex else self.z.shape)
-
-
-@dataclasses.dataclass(slots=True)
-class Step:
-    """One operation on values."""
-
-    #: Name of the ATen operation of the user's function, and the line that calls it.
-    name: str
-    line: str
-    call: Callable[..., Any]
-    args: tuple[Any, ...]
-    #: All values among the arguments.
-    inputs: tuple[Value, ...]
-    outs: tuple[Value, ...]
-    #: Largest rounding error of each element of the first output, and the standard deviation; None if the step rounds nothing.
-    local: Callable[[], tuple[Tensor, Tensor]] | None = None
-    #: Call with other derivatives at kinks: it also takes how far the arguments may be off.
-    kinked: Callable[..., Any] | None = None
-    #: True if outputs are chosen by comparing numbers that have errors.
-    decides: bool = False
-    #: True if scores that are equal are chosen from, so that another order is as right.
-    tied: bool = False
-    #: True if the errors take as long as the step.
-    costly: bool = False
-    #: True if the errors are kept, once they are computed.
-    keeps: bool = False
-    #: The type that the step converts to.
-    cast: Any = None
-    #: The type that the result is rounded to besides.
-    narrow: Any = None
-    #: Bound of the product of the errors of two arguments.
-    second: Callable[[], Tensor] | None = None
-    _kept: tuple[Tensor, Tensor] | None = None
-    _varied: bool | None = None
-
-    @property
-    def varied(self) -> bool:
-        """False if many elements are equal, and so are their roundings."""
-        if self._varied is None:
-            self._varied = distinct(self.outs[0].z)
-        return self._varied
-
-    def errors(self) -> tuple[Tensor, Tensor]:
-        """The largest rounding error and the deviation of each element of the first output. What is infinite has no error."""
-        if self._kept is not None:
-            return self._kept
-        assert self.local is not None
-        with torch.no_grad():
-            size = self.outs[0].z.abs()
-            infinite = ~(size < math.inf)
-            worst, deviation = self.local()
-            # Kernels may flush numbers below the smallest normal one to 0.
-            flushed = torch.where((size > 0) & (size < _SMALL), _FLUSHED, 0.0)
-            worst, deviation = ((one + flushed).masked_fill_(infinite, 0.0).nan_to_num_(0.0, 0.0, 0.0) for one in (worst, deviation))
-            if self.narrow is not None:
-                half = half_spacing(self.outs[0].z, self.narrow).masked_fill_(infinite, 0.0)
-                worst, deviation = worst + half, torch.hypot(deviation, half * _UNIFORM)
-        if self.keeps:
-            self._kept = worst, deviation
-        return worst, deviation
-
-
-def walk(args: Any, found: Callable[[Any], Any], kind: Any = Value) -> Any:
-    """The arguments, with what ``found`` returns for a value, or for another kind of object, in its place."""
-    if isinstance(args, (list, tuple)):
-        return type(args)(
-            [found(one) if isinstance(one, kind) else walk(one, found, kind) if isinstance(one, (list, tuple, dict)) else one for one in args]
-        )
-    if isinstance(args, dict):
-        return {name: walk(one, found, kind) for name, one in args.items()}
-    return found(args) if isinstance(args, kind) else args
-
-
-def parts(args: Any, kind: Any = Value) -> list[Any]:
-    """All values, or objects of another kind, among arguments."""
-    if isinstance(args, kind):
-        return [args]
-    found = []
-    for one in args.values() if isinstance(args, dict) else args if isinstance(args, (list, tuple)) else ():
-        if isinstance(one, kind):
-            found.append(one)
-        elif isinstance(one, (list, tuple, dict)):
-            found += parts(one, kind)
-    return found
-
 
 #: Steps in order, with their numbers, and the values that no later one of them needs.
 Plan = list[tuple[int, Step, list[int]]]
@@ -236,7 +97,7 @@ class Tape:
 
     def units(self, name: str, call: Callable[..., Any], *args: Any, extra: float = 0.0, **more: Any) -> Value:
         """A step whose local error is in the table of ATen operations, and ``extra`` units of it more."""
-        relative, slope, absolute = _LOCAL[name][1]
+        relative, slope, absolute = LOCAL[name][1]
         first = parts(args)[0]
         out: list[Value] = []
 
@@ -246,7 +107,7 @@ class Tape:
             if slope:
                 units = units + slope * (first.z.abs() if name.startswith("exp") else z.log().abs().nan_to_num(0.0, 0.0, 0.0))
             worst = self.u * (units * z).clamp(min=absolute)
-            return worst, worst * _UNIFORM
+            return worst, worst * UNIFORM
 
         out.append(self.step(call, *args, local=local, **more))
         return out[0]
@@ -263,7 +124,7 @@ class Tape:
         value = self.leaf(z)
         mantissa = torch.frexp(value.z).mantissa / (2 * self.u)
         off = torch.where(mantissa == mantissa.round(), 0.0, self.u * value.z.abs())
-        return self.step(torch.clone, value, local=lambda: (off, off * _UNIFORM)) if bool(off.any()) else value
+        return self.step(torch.clone, value, local=lambda: (off, off * UNIFORM)) if bool(off.any()) else value
 
     def number(self, x: Any) -> Any:
         """A number that the function states, as kernels have it where they only select it: in f32, unless they compute in more."""
@@ -278,7 +139,7 @@ class Tape:
 
         def local() -> tuple[Tensor, Tensor]:
             worst = self.u * (out[0].z.abs() + off)
-            return worst, worst * _UNIFORM
+            return worst, worst * UNIFORM
 
         nothing = (not isinstance(y, Value) and y == 0) or self.short(x, y)
         out.append(self.step(torch.add, x, y, local=None if nothing else local))
@@ -355,7 +216,7 @@ class Tape:
         def local() -> tuple[Tensor, Tensor]:
             z = out[0].z
             worst = torch.where((z.to(dtype).to(z.dtype) == z) & out[0].exact, 0.0, half_spacing(z, dtype))
-            return worst, worst * _UNIFORM
+            return worst, worst * UNIFORM
 
         most = torch.finfo(dtype).max * (1 + torch.finfo(dtype).eps / 4)
         if bool(((a.z.abs() > most) & torch.isfinite(a.z)).any()):
@@ -420,7 +281,7 @@ class Tape:
         def local() -> tuple[Tensor, Tensor]:
             magnitudes, squares, counts = terms()
             z = out[0].z
-            worst = self.u * counts * magnitudes * (1 + counts * self.u) + torch.where(magnitudes < _SMALL, counts * _FLUSHED, 0.0)
+            worst = self.u * counts * magnitudes * (1 + counts * self.u) + torch.where(magnitudes < SMALL, counts * FLUSHED, 0.0)
             factor = torch.as_tensor(wide(), dtype=z.dtype, device=z.device)
             deviation = self.u * (counts * (z.square() + squares)).sqrt() * factor
             return worst, torch.minimum(worst, deviation)
@@ -569,7 +430,7 @@ class Tape:
         return made, rounds
 
 
-# Share by which equal scores are told apart: less than a rounding of f64 would move what follows from them.
+# Share by which equal scores differ in a draw: too little to move what follows from them.
 _APART = 2.0**-44
 # Draws in which the first and the last of equal scores are preferred.
 _ORDERS = {0: (1.0, 0.0), 1: (0.0, 1.0)}

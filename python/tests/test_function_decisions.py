@@ -1,0 +1,105 @@
+"""assert_close with functions that decide by comparing numbers, and with rows that are undefined."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+import ulplab  # noqa: E402
+
+RNG = torch.Generator().manual_seed(0)
+X = torch.randn(32, 256, generator=RNG)
+
+
+def test_decisions_within_their_errors():
+    # Row 0 has two largest sums that differ by less than their errors.
+    w = torch.randn(8, 256, generator=RNG)
+    w[1] = w[0].flip(0)
+    x = torch.randn(4, 256, generator=RNG)
+    x[0] = 10 * (w[0] + w[1])
+
+    def best(x, w):
+        return F.linear(x, w).argmax(-1)
+
+    right = best(x.double(), w.double())
+    for first in (0, 1):
+        got = right.clone()
+        got[0] = first
+        ulplab.assert_close(got, op=best, inputs=(x, w))
+    got[0] = 5
+    with pytest.raises((AssertionError, ValueError), match="not determined|outside"):
+        ulplab.assert_close(got, op=best, inputs=(x, w))
+    got = right.clone()
+    got[1] = (got[1] + 1) % 8
+    with pytest.raises(AssertionError):
+        ulplab.assert_close(got, op=best, inputs=(x, w))
+
+
+@pytest.mark.parametrize("seed", [0, 5, 7])
+def test_a_decision_within_its_errors_has_two_sides(seed):
+    rng = torch.Generator().manual_seed(seed)
+    w = torch.randn(8, 256, generator=rng)
+    w[1] = w[0].flip(0)
+    x = torch.randn(4, 256, generator=rng)
+    x[0] = 10 * (w[0] + w[1])
+
+    def best(x, w):
+        return F.linear(x, w).argmax(-1)
+
+    got = best(x.double(), w.double())
+    for first in (0, 1):
+        got[0] = first
+        ulplab.assert_close(got, op=best, inputs=(x, w))
+    got[0] = 2
+    with pytest.raises((AssertionError, ValueError), match="not determined|outside"):
+        ulplab.assert_close(got, op=best, inputs=(x, w))
+
+
+TURNS = torch.randn(256, 8, generator=RNG)
+TURNS[:, 3] = TURNS[:, 5]
+
+
+def turned(x, w):
+    y = x @ w
+    return torch.where(y[:, 3:4] > y[:, 5:6], x, -x)
+
+
+def test_a_flip_allows_what_either_side_gives_and_nothing_else():
+    for right in (X.clone(), -X, torch.where(torch.arange(32)[:, None] % 2 == 0, X, -X)):
+        ulplab.assert_close(right, op=turned, inputs=(X, TURNS))
+    for wrong in (3 * X, 0.5 * X, 1.001 * X, 0 * X):
+        with pytest.raises(ValueError, match="not determined: .*hang on a decision"):
+            ulplab.assert_close(wrong, op=turned, inputs=(X, TURNS))
+
+
+def kept(x):
+    """The largest of each row, to a share of 0.9 of their softmax."""
+    order, at = x.sort(-1, descending=True)
+    share = order.softmax(-1)
+    keep = torch.zeros_like(x, dtype=torch.bool).scatter(-1, at, (share.cumsum(-1) - share) < 0.9)
+    return x.masked_fill(~keep, -torch.inf)
+
+
+def test_either_of_equal_scores_may_be_kept():
+    scores = torch.randint(-4, 4, (4, 32), generator=RNG).float()
+    ulplab.assert_close(kept(scores), op=kept, inputs=(scores,))
+    other = kept(scores.flip(-1)).flip(-1)
+    assert not torch.equal(other, kept(scores))
+    ulplab.assert_close(other, op=kept, inputs=(scores,))
+    less = other.clone()
+    less[0, int(other[0].argmax())] = -torch.inf
+    with pytest.raises(AssertionError):
+        ulplab.assert_close(less, op=kept, inputs=(scores,))
+
+
+def test_rows_that_are_undefined_do_not_hide_others():
+    mask = torch.where(torch.arange(32) == 3, -torch.inf, 0.0)[:, None]
+
+    def attention(x, w):
+        return (x @ x.T + mask).softmax(-1) @ (x @ w)
+
+    got = attention(X, TURNS)
+    assert bool(got[3].isnan().all())
+    ulplab.assert_close(got, op=attention, inputs=(X, TURNS))
+    with pytest.raises(AssertionError, match="are outside"):
+        ulplab.assert_close(got * 1.001, op=attention, inputs=(X, TURNS))
