@@ -51,7 +51,10 @@ def test_functions_of_the_native_module_have_their_names_and_parameters():
     stub = ast.parse((FOLDER / "_native.pyi").read_text())
     described = {one.name: [arg.arg for arg in one.args.args] for one in stub.body if isinstance(one, ast.FunctionDef)}
     there = {name: getattr(_native, name) for name in dir(_native) if not name.startswith("_") and name != "Array"}
-    assert described == {name: list(inspect.signature(function).parameters) for name, function in there.items()}
+    functions = {name: one for name, one in there.items() if callable(one)}
+    assert described == {name: list(inspect.signature(function).parameters) for name, function in functions.items()}
+    numbers = {one.target.id for one in stub.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)}
+    assert numbers == there.keys() - functions.keys()
 
 
 @pytest.mark.parametrize("checker", [("mypy", "--strict"), ("pyright",)])
