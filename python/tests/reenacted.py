@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, Callable
 
 import numpy as np
+import pytest
 import torch
 import ulplab
 from functions import changed
@@ -129,3 +130,14 @@ def gradients(function: Callable[..., Any], inputs: tuple[Any, ...], dy: Any, na
     marked = [x.detach().clone().requires_grad_() if at in wanted.values() else x for at, x in enumerate(inputs)]
     found = torch.autograd.grad(function(*marked), [marked[at] for at in wanted.values()], dy, allow_unused=True)
     return {name: torch.zeros_like(marked[at]) if one is None else one for (name, at), one in zip(wanted.items(), found)}
+
+
+def tell_apart(case: Case) -> None:
+    """Asserts that the right kernel of a case passes in all its types, and that its bug is refused in all."""
+    inputs = drawn(case)
+    judge(case, "", inputs)
+    with pytest.raises(AssertionError, match=case.faults["bug"]):
+        judge(case, "bug", inputs)
+    for dtype in case.types[1:]:
+        bounds = Bounds(case, dtype)
+        assert not bounds.refused("") and bounds.refused("bug")

@@ -12,12 +12,11 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from ._shadows import Shadows
 from ._storages import line
+from ._torch import Tensor, modes_off, pytree, torch
 from ._values import place
-from ._torch import Tensor, pytree, torch
 
 # Torch's own functions by numpy's names. They are private, and take no number types but their own.
 TNP: Any = importlib.import_module("torch._numpy")
-_disabled: Any = importlib.import_module("torch.utils._python_dispatch")._disable_current_modes
 # The recorders of the functions that run, the innermost last.
 RUNS: list[Shadows] = []
 NUMBERS = (bool, int, float)
@@ -58,7 +57,7 @@ def tensor_of(x: Any) -> Tensor:
 
 def array_of(x: Tensor) -> Any:
     """An array with a copy of the elements of a tensor, as they are in the type that the function gives them."""
-    with torch._C.DisableTorchFunction(), _disabled():
+    with torch._C.DisableTorchFunction(), modes_off():
         x = x.detach().cpu()
         name = str(x.dtype).removeprefix("torch.")
         if name.startswith(("bfloat16", "float8")):
@@ -70,7 +69,7 @@ def array_of(x: Tensor) -> Any:
 def stated(x: Any, dtype: Any = None) -> Tensor:
     """A number or a table that the function states: kernels have it rounded to the type that they compute in."""
     x = numpy.asarray(x)
-    with _disabled(), torch.inference_mode(False):
+    with modes_off(), torch.inference_mode(False):
         found = tensor_of(x if dtype is None else x.astype(dtype))
         if found.is_floating_point():
             RUNS[-1].state(found, tensor_of(x.astype(numpy.float64)))
@@ -369,21 +368,21 @@ def _turned(x: Tensor, index: Any) -> tuple[Tensor, Any]:
     parts = list(index) if isinstance(index, tuple) else [index]
     dims = [_dims(one) for one in parts]
     at = 0
-    for place, one in enumerate(parts):
+    for number, one in enumerate(parts):
         if one is Ellipsis:
-            at = x.ndim - sum(dims[place + 1 :])
+            at = x.ndim - sum(dims[number + 1 :])
             continue
         if isinstance(one, slice) and one.step is not None and operator.index(one.step) < 0:
             start, stop, step = one.indices(x.shape[at])
             last = x.shape[at] - 1
-            x, parts[place] = x.flip(at), slice(last - start, max(last - stop, last - start), -step)
+            x, parts[number] = x.flip(at), slice(last - start, max(last - stop, last - start), -step)
         elif isinstance(one, slice):
-            parts[place] = slice(*(None if part is None else operator.index(part) for part in (one.start, one.stop, one.step)))
+            parts[number] = slice(*(None if part is None else operator.index(part) for part in (one.start, one.stop, one.step)))
         elif isinstance(one, numpy.integer):
-            parts[place] = int(one)
+            parts[number] = int(one)
         elif type(one) is Array or isinstance(one, (numpy.ndarray, list)):
-            parts[place] = tensor(one if not isinstance(one, list) or one else numpy.zeros(0, int))
-        at += dims[place]
+            parts[number] = tensor(one if not isinstance(one, list) or one else numpy.zeros(0, int))
+        at += dims[number]
     return x, tuple(parts) if isinstance(index, tuple) else parts[0]
 
 

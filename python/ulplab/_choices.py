@@ -7,8 +7,8 @@ import math
 import numpy
 
 from ._tape import Tape
-from ._values import Value
 from ._torch import Tensor, torch
+from ._values import Value
 
 # Operations that give indices of the scores that they choose, and the argument that names the dimension.
 CHOOSE = ("topk", "sort", "argsort", "argmax", "argmin", "max", "min", "kthvalue", "median", "nanmedian", "mode")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable
 
-from ._steps import count_of
+from ._steps import count_of, dims_of
 from ._sums import matrix_product
 from ._tape import Tape
-from ._values import Unknown, Value
 from ._torch import Tensor, pytree, torch
+from ._values import Unknown, Value, names_in
 
 aten = torch.ops.aten
 _STEPS: dict[str, Callable[..., Any]] = {}
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def find(name: str) -> Callable[..., Any] | None:
@@ -22,12 +21,7 @@ def find(name: str) -> Callable[..., Any] | None:
     return _STEPS.get(name)
 
 
-def _step(*names: str) -> Callable[[_Function], _Function]:
-    def keep(function: _Function) -> _Function:
-        _STEPS.update(dict.fromkeys(names, function))
-        return function
-
-    return keep
+_step = names_in(_STEPS)
 
 
 def pairs(x: Tensor) -> Tensor:
@@ -203,19 +197,14 @@ def _exp(t: Tape, a: Value) -> Value:
     return _polar(t, t.fn("exp", real), imaginary)
 
 
-def _dims(dims: Any, x: Value) -> list[int]:
-    count = x.z.ndim - 1
-    return list(range(count)) if dims is None or dims == [] else [dim % max(count, 1) for dim in ([dims] if isinstance(dims, int) else dims)]
-
-
 @_step("sum")
 def _sum(t: Tape, x: Value, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
-    return marked(t.sum(x, _dims(dims, x), keepdim))
+    return marked(t.sum(x, dims_of(dims, x), keepdim))
 
 
 @_step("mean")
 def _mean(t: Tape, x: Value, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
-    at = _dims(dims, x)
+    at = dims_of(dims, x)
     return marked(t.div(t.sum(x, at, keepdim), float(count_of(x, at))))
 
 
@@ -233,7 +222,7 @@ def _mm(t: Tape, a: Value, b: Value) -> Value:
 def _fft(t: Tape, x: Value, dims: Any, normalization: int, last: Any) -> Value:
     """A fast Fourier transform of N numbers: log₂ N stages, each of which rounds what has the size of the transform."""
     call = getattr(aten, t.name)
-    at = [dim % (x.z.ndim - x.complex) for dim in dims]
+    at = dims_of(dims, x)
     count = math.prod(x.z.shape[dim] for dim in at)
     if t.name == "_fft_c2r":
         count = count // x.z.shape[at[-1]] * last

@@ -15,8 +15,8 @@ from . import _inputs, _native, _numpy, _rows
 from ._close import unit
 from ._shadows import Leaks, Shadows
 from ._tape import ROOM, Decisions, Tape
-from ._values import LAMBDA, Step, Unknown, Value, place
 from ._torch import pytree, torch
+from ._values import LAMBDA, Step, Unknown, Value, place
 
 ROUNDS = ("end", "as_written", "every_step")
 _DRAWS = 8

@@ -53,7 +53,7 @@ def assert_grad(
         given = {key: x.detach().clone().requires_grad_() if key in wrt else x for key, x in every.items()}
         return function(**given) if named else function(*given.values()), given
 
-    layouts = None
+    layouts: Any = []
     out, given = called(kernel)
     if not isinstance(out, torch.Tensor):
         raise TypeError(f"assert_grad: the kernel gives {type(out).__name__}, expected a tensor; give the gradients to assert_close")
@@ -67,7 +67,8 @@ def assert_grad(
         generator = torch.Generator().manual_seed(_SEED)
         grad_output = torch.randn(out.shape, generator=generator).to(out.device, out.dtype)
         # Every second number, and columns in the place of rows.
-        layouts = [torch.stack([grad_output, -grad_output], -1)[..., 0], grad_output.mT.contiguous().mT if out.ndim > 1 else grad_output]
+        layouts = [torch.stack([grad_output, -grad_output], -1)[..., 0]]
+        layouts += [grad_output.mT.contiguous().mT] if out.ndim > 1 else []
     elif not isinstance(grad_output, torch.Tensor) or grad_output.shape != out.shape:
         shape = list(grad_output.shape) if isinstance(grad_output, torch.Tensor) else f"a {type(grad_output).__name__}"
         raise ValueError(f"assert_grad: grad_output is {shape}, expected a tensor {list(out.shape)}, as what the kernel gives")
@@ -82,7 +83,7 @@ def assert_grad(
     names = {f"d{key}": key for key in wrt if key not in missing}
     got = {"out": out.detach(), **{name: found[key] for name, key in names.items()}}
     assert_close(got, op=op, inputs=inputs, grads=names, grad_output=grad_output, **words)
-    if layouts is None or not names:
+    if not names:
         return
     # Kernels that read the gradient's memory, or add to what the last call left, are right once.
     for strided in layouts:

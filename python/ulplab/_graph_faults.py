@@ -7,8 +7,8 @@ from typing import Any, Callable, Iterator
 import numpy
 
 from ._tape import Tape
-from ._values import Step, Value, place, walk
 from ._torch import Tensor, torch
+from ._values import Step, Value, place, walk
 
 # Largest number of steps that are run to find faults that explain a wrong output.
 _MOST = 20_000

@@ -12,8 +12,8 @@ from ._choices import as_good
 from ._close import _sums, check_type, of_numpy, unit, warn_of_little
 from ._functions import ROUNDS, Bound, bounds_of, largest, name_of, stored_bound
 from ._graph_faults import likeness
-from ._values import LAMBDA, place
 from ._torch import Tensor, torch
+from ._values import LAMBDA, place
 
 # Numbers of elements that get a bound of their own first: those that are worst by error ÷ deviation, and by error.
 _FIRST = (12, 4)

@@ -10,11 +10,12 @@ from . import _errors, _native
 from ._close import unit
 from ._functions import ROUNDS, bounds_of
 from ._judged import Found
-from ._shadows import LEAVES
+from ._parts import pulled_back
+from ._shadows import leaving
 from ._storages import line
-from ._values import Unknown, kind, place
 from ._tensors import array
 from ._torch import Tensor, TorchDispatchMode, TorchFunctionMode, autograd_on, modes_off, pytree, torch
+from ._values import Unknown, kind, place
 
 # Largest number of elements of a result that is judged.
 _ELEMENTS = 1 << 22
@@ -49,11 +50,8 @@ def _efficient(
     return _attention(q, k, v, dropout, causal, attn_mask=bias, scale=scale)
 
 
-def _gradients(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, **words: Any) -> tuple[Tensor, ...]:
-    with torch.enable_grad():
-        inputs = [x.detach().requires_grad_() for x in (q, k, v)]
-        found: tuple[Tensor, ...] = torch.autograd.grad(_attention(*inputs, **words), inputs, grad)
-    return found
+def _gradients(grad: Tensor, *inputs: Tensor, **words: Any) -> tuple[Tensor, ...]:
+    return pulled_back(lambda q, k, v: _attention(q, k, v, **words), grad, *inputs)
 
 
 def _flash_on_cpu_back(
@@ -157,8 +155,8 @@ class _Leaving(TorchFunctionMode):  # type: ignore[misc]
         self.found = found
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        if name in LEAVES and args and isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
+        name = leaving(func, args)
+        if name and args[0].is_floating_point():
             self.found.append(Operation(f"Tensor.{name}", line(), 0.0, why="a tensor leaves torch, which then does not see what is done to it"))
         return func(*args, **(kwargs or {}))
 
@@ -228,7 +226,7 @@ class _Each(TorchDispatchMode):  # type: ignore[misc]
 
     def judge(self, name: str, function: Callable[..., Any], given: tuple[Tensor, ...], results: list[Tensor]) -> None:
         try:
-            found = [one for one in bounds_of(function, given, self.u, self.rounds).values()]
+            found = list(bounds_of(function, given, self.u, self.rounds).values())
         except Unknown as why:
             self.note(name, why=str(why))
             return

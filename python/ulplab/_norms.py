@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable
+from typing import Any
 
 from ._steps import absolute, between, count_of, dims_of, pair_of, softplus, step_of
 from ._sums import mean_of
 from ._tape import Tape
-from ._values import Unknown, Value
 from ._torch import Tensor, torch
+from ._values import Value
 
 
 @step_of("_softmax", "_safe_softmax", "softmax")

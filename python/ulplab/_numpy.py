@@ -14,10 +14,10 @@ from typing import Any, Callable, Iterator
 import numpy
 
 from . import _array_functions, _arrays
-from ._arrays import Array, array_of, has_array, stated, tensor, tensor_of
+from ._arrays import Array, has_array, stated, tensor, tensor_of
 from ._shadows import Shadows
+from ._torch import pytree, torch
 from ._values import LAMBDA
-from ._torch import Tensor, pytree, torch
 
 # Libraries that are given numpy's own functions.
 _LIBRARIES = {"numpy", "torch", "scipy", "ml_dtypes", "ulplab"}

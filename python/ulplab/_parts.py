@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable
 
 from ._torch import Tensor, autograd_on, modes_off, torch
+from ._values import names_in
 
 _PARTS: dict[str, Callable[..., Any]] = {}
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def parts_of(func: Any, name: str) -> Callable[..., Any] | None:
@@ -59,15 +59,10 @@ def _copied(name: str) -> Callable[..., Any] | None:
     return call
 
 
-def _part(*names: str) -> Callable[[_Function], _Function]:
-    def keep(function: _Function) -> _Function:
-        _PARTS.update(dict.fromkeys(names, function))
-        return function
-
-    return keep
+_part = names_in(_PARTS)
 
 
-def _pulled_back(call: Callable[..., Tensor], grad: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+def pulled_back(call: Callable[..., Tensor], grad: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
     """The gradients of a function of these inputs, by the derivatives of its parts."""
     with autograd_on():
         leaves = [x.detach().requires_grad_() for x in inputs]
@@ -89,7 +84,7 @@ def _cdist(a: Tensor, b: Tensor, p: float, mode: int | None) -> Tensor:
 
 @_part("_cdist_backward")
 def _cdist_back(grad: Tensor, a: Tensor, b: Tensor, p: float, distance: Tensor) -> Tensor:
-    return _pulled_back(lambda a: _cdist(a, b, p, 2), grad, a)[0]
+    return pulled_back(lambda a: _cdist(a, b, p, 2), grad, a)[0]
 
 
 @_part("_pdist_forward")
@@ -100,7 +95,7 @@ def _pdist(x: Tensor, p: float = 2) -> Tensor:
 
 @_part("_pdist_backward")
 def _pdist_back(grad: Tensor, x: Tensor, p: float, distance: Tensor) -> Tensor:
-    return _pulled_back(lambda x: _pdist(x, p), grad, x)[0]
+    return pulled_back(lambda x: _pdist(x, p), grad, x)[0]
 
 
 # Bags of rows.
@@ -333,7 +328,7 @@ def _interpolated_back(name: str) -> Callable[..., Any]:
     def call(grad: Tensor, out: Any, size: Any, *args: Any) -> Tensor:
         forward = _decomposition(getattr(torch.ops.aten, name).default)
         assert forward is not None
-        return _pulled_back(lambda x: forward(x, out, *args), grad, grad.new_zeros(size))[0]
+        return pulled_back(lambda x: forward(x, out, *args), grad, grad.new_zeros(size))[0]
 
     return call
 
@@ -352,7 +347,7 @@ def _grid_sampler(x: Tensor, grid: Tensor, mode: int, padding: int, align: bool)
 
 @_part("grid_sampler_2d_backward")
 def _grid_sampler_back(grad: Tensor, x: Tensor, grid: Tensor, mode: int, padding: int, align: bool, mask: Any) -> Any:
-    found = _pulled_back(lambda x, grid: _grid_sampler(x, grid, mode, padding, align), grad, x, grid)
+    found = pulled_back(lambda x, grid: _grid_sampler(x, grid, mode, padding, align), grad, x, grid)
     return tuple(one if wanted else None for one, wanted in zip(found, mask))
 
 
@@ -429,7 +424,7 @@ def _conv_tbc(x: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
 def _ctc_back(
     grad: Tensor, scores: Tensor, targets: Tensor, scores_lengths: Any, lengths: Any, loss: Tensor, alpha: Tensor, blank: int, zero: bool = False
 ) -> Tensor:
-    (found,) = _pulled_back(lambda scores: _ctc_loss(scores, targets, scores_lengths, lengths, blank, zero)[0], grad, scores)
+    (found,) = pulled_back(lambda scores: _ctc_loss(scores, targets, scores_lengths, lengths, blank, zero)[0], grad, scores)
     # As torch has it: scores are logarithms of shares, whose sum does not change.
     at = torch.arange(len(scores), device=scores.device).unsqueeze(1)
     used = at < torch.as_tensor(scores_lengths, device=scores.device)

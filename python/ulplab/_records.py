@@ -141,7 +141,7 @@ def _kept(value: Any, key: str, held: dict[str, _files.Stored]) -> Any:
     if isinstance(value, (bool, int, float, str, type(None))):
         return value
     if isinstance(value, (list, tuple)):
-        return {type(value).__name__ if type(value) is list else "tuple": [_kept(one, f"{key}.{at}", held) for at, one in enumerate(value)]}
+        return {"list" if type(value) is list else "tuple": [_kept(one, f"{key}.{at}", held) for at, one in enumerate(value)]}
     if isinstance(value, dict):
         return {"dict": [[name, _kept(one, f"{key}.{name}", held)] for name, one in value.items()]}
     if not hasattr(value, "__dlpack__") and not isinstance(value, _files.Stored):

@@ -6,8 +6,8 @@ import itertools
 from typing import Any
 
 from ._tape import Tape
-from ._values import Step, Value, walk
 from ._torch import Tensor, torch
+from ._values import Step, Value, walk
 
 # Share by which numbers are moved to see that other rows do not depend on them, and the share of a row's largest number that may differ.
 _MOVED = 1e-3

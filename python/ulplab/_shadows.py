@@ -20,7 +20,7 @@ _COMPUTED = "arange range linspace logspace bartlett_window blackman_window hamm
 # Operations that give memory without numbers.
 _EMPTY = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
 # Methods of tensors that hand numbers to others.
-LEAVES = ("numpy", "__array__", "tolist", "data_ptr", "__dlpack__")
+_LEAVES = ("numpy", "__array__", "tolist", "data_ptr", "__dlpack__")
 # Methods that convert, and types that round what f32 holds.
 _CASTS = ("to", "bfloat16", "half", "type", "type_as")
 _NARROW = (torch.bfloat16, torch.float16)
@@ -41,6 +41,12 @@ def _unknown(name: str) -> bool:
     return kind(name) not in ("exact", "cast", "random") and _steps.find(name) is None and _complex.find(name) is None
 
 
+def leaving(func: Any, args: Any) -> str:
+    """The name of a method that hands a tensor's numbers to others; empty for any other function."""
+    name = getattr(func, "__name__", "")
+    return name if name in _LEAVES and args and isinstance(args[0], torch.Tensor) else ""
+
+
 class Leaks(TorchFunctionMode):  # type: ignore[misc]
     """Notices tensors that leave torch, where no error is followed."""
 
@@ -50,7 +56,7 @@ class Leaks(TorchFunctionMode):  # type: ignore[misc]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
-        if name in LEAVES and args and isinstance(args[0], torch.Tensor) and self.shadows.known(args[0]):
+        if leaving(func, args) and self.shadows.known(args[0]):
             where = place(f"Tensor.{name}", self.shadows.tape.line)
             self.shadows.note(f"{where}: a tensor leaves torch, where neither values nor errors are followed")
         result = func(*args, **(kwargs or {}))
@@ -219,7 +225,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
             with torch.inference_mode(False):
                 given = self.given(func, args, kwargs)
         except Unknown as unknown:
-            why = self.reason(name, unknown)
+            why = self.reason(unknown)
         self.remember([*written_by(func, args, kwargs), *statistics(name, args)])
         result = func(*args, **kwargs)
         if not func.is_view and not func._schema.is_mutable:
@@ -229,10 +235,10 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
                 with torch.inference_mode(False):
                     self.record(func, name, given, args, kwargs, result)
             except Unknown as unknown:
-                why = self.reason(name, unknown)
+                why = self.reason(unknown)
             except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError) as error:
                 failed = f"its steps failed in f64: {type(error).__name__}: {error}".splitlines()[0]
-                why = self.reason(name, Unknown(failed))
+                why = self.reason(Unknown(failed))
         if why and name == "_local_scalar_dense":
             # The number is the function's own from here on.
             self.note(why)
@@ -280,7 +286,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
                     return NotImplemented
         return found
 
-    def reason(self, name: str, unknown: Unknown) -> str:
+    def reason(self, unknown: Unknown) -> str:
         """Why an operation's results have no bound: for those of numbers without one, why these have none."""
         return str(unknown) if isinstance(unknown, Lost) else f"{place(self.full, self.tape.line)}: {unknown}"
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable
 
-from ._roundings import distinct
 from ._tape import Tape
-from ._values import Unknown, Value
 from ._torch import Tensor, torch
+from ._values import Unknown, Value, names_in
 
 aten = torch.ops.aten
 _STEPS: dict[str, Callable[..., Any]] = {}
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def find(name: str) -> Callable[..., Any] | None:
@@ -21,21 +19,16 @@ def find(name: str) -> Callable[..., Any] | None:
     return _STEPS.get(name)
 
 
-def step_of(*names: str) -> Callable[[_Function], _Function]:
-    """Marks a function as that of the ATen operations of these names."""
-
-    def keep(function: _Function) -> _Function:
-        _STEPS.update(dict.fromkeys(names, function))
-        return function
-
-    return keep
+# Marks a function as that of the ATen operations of these names.
+step_of = names_in(_STEPS)
 
 
 def dims_of(dims: Any, x: Value) -> list[int]:
     """The dimensions that an argument names: all, without one."""
+    count = len(x.shape)
     if dims is None or dims == []:
-        return list(range(x.z.ndim))
-    return [dim % max(x.z.ndim, 1) for dim in ([dims] if isinstance(dims, int) else dims)]
+        return list(range(count))
+    return [dim % max(count, 1) for dim in ([dims] if isinstance(dims, int) else dims)]
 
 
 def count_of(x: Value, dims: list[int]) -> int:

@@ -9,8 +9,8 @@ from typing import Any, Callable
 from ._steps import count_of, dims_of, step_of
 from ._roundings import distinct
 from ._tape import Tape
-from ._values import Value
 from ._torch import Tensor, torch
+from ._values import Value
 
 aten = torch.ops.aten
 

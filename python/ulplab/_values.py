@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Callable
+from typing import Any, Callable, TypeVar
 
 from . import _native
 from ._roundings import distinct, half_spacing
@@ -19,6 +19,22 @@ FLUSHED = 2.0**-126
 SMALL = 2.0**-100
 # ATen operations, with the kind of their local error and its units.
 LOCAL = {name: (kind, units) for name, kind, units in _native.local_errors()}
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def names_in(table: dict[str, Callable[..., Any]]) -> Callable[..., Callable[[_Function], _Function]]:
+    """A decorator that puts a function into a table, under the names of the ATen operations that it stands for."""
+
+    def of(*names: str) -> Callable[[_Function], _Function]:
+        def keep(function: _Function) -> _Function:
+            table.update(dict.fromkeys(names, function))
+            return function
+
+        return keep
+
+    return of
 
 
 def place(name: str, line: str) -> str:
