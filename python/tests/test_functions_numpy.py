@@ -14,7 +14,7 @@ ml_dtypes = pytest.importorskip("ml_dtypes")
 import functions_numpy as known  # noqa: E402
 import ulplab  # noqa: E402
 from functions_numpy import FUNCTIONS, X, normal, softmax  # noqa: E402
-from ulplab import _functions, _judged, _numpy  # noqa: E402
+from ulplab import _functions, _judged  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::ulplab.UlplabWarning", "ignore:divide by zero", "ignore:invalid value")
 
@@ -410,10 +410,11 @@ def test_torch_is_needed(monkeypatch):
         ulplab.assert_close(X, op=softmax, inputs=(X,))
 
 
-def test_kinds_of_inputs():
-    assert _numpy.is_numpy((X, 1)) and _numpy.is_numpy({"x": X}) and not _numpy.is_numpy((torch.ones(2), 1.0)) and not _numpy.is_numpy(())
+def test_inputs_of_torch_next_to_those_of_numpy_are_refused():
+    with pytest.raises(TypeError, match="some are arrays of numpy, and some are tensors of torch"):
+        ulplab.assert_close(2 * X, op=np.add, inputs=(X, torch.ones(X.shape)))
 
 
 def test_a_function_without_arrays_is_no_function_of_numpy():
-    with pytest.raises(TypeError, match="gives a ndarray, expected a tensor.*; a function of numpy needs an array among its inputs"):
+    with pytest.raises(TypeError, match="gives a ndarray, expected a tensor.*; a function of numpy needs an array of numpy among its inputs"):
         ulplab.assert_close(np.arange(3.0), op=lambda n: np.arange(float(n)), inputs=(3,))

@@ -11,11 +11,14 @@ from typing import Any, Callable, Iterable, Iterator
 
 import numpy
 
-from . import _inputs, _native, _numpy, _rows
+from . import _inputs, _native, _rows
 from ._close import unit
+from ._derivatives import check_grad_output, wanted_inputs
 from ._shadows import Leaks, Shadows
 from ._tape import ROOM, Decisions, Tape
+from ._tensors import is_jax
 from ._torch import pytree, torch
+from ._translated import translated
 from ._values import LAMBDA, Step, Unknown, Value, place
 
 ROUNDS = ("end", "as_written", "every_step")
@@ -238,14 +241,14 @@ def bounds_of(
     tape.again_from_sums = bool(grads)
     shadows = Shadows(tape, rounds)
     args, named = _inputs.split(inputs)
-    followed = _numpy.Followed(function, dict(named) if named else args, shadows) if _numpy.is_numpy((args, dict(named))) else None
+    followed = translated(function, args, dict(named), shadows, grads or {}, grad_output)
     if followed is not None:
-        function, grad_output = followed, _numpy.tensors(grad_output)
-        args, named = _inputs.split(followed.inputs)
+        function, args, named = followed, followed.args, followed.named
+        grads, grad_output = followed.grads, followed.grad_output
     # Copies, since the function may write to its inputs.
     every: dict[Any, Any] = {**dict(enumerate(args)), **named}
     with torch.inference_mode(False):
-        given = _copies(every, _wanted(grads or {}, every))
+        given = _copies(every, set(wanted_inputs(grads or {}, every)))
     guard = torch.set_grad_enabled(bool(grads) or torch.is_grad_enabled())
     try:
         with torch.inference_mode(False), guard, _plain_operations(), Leaks(shadows), shadows:
@@ -253,7 +256,8 @@ def bounds_of(
             outputs = _inputs.outputs(result)
             if not any(isinstance(one, torch.Tensor) for one in outputs.values()):
                 said = f"{name_of(function)} gives a {type(result).__name__}"
-                hint = "; a function of numpy needs an array among its inputs" if isinstance(result, numpy.ndarray) else ""
+                library = "numpy" if isinstance(result, numpy.ndarray) else "jax" if is_jax(result) else ""
+                hint = f"; a function of {library} needs an array of {library} among its inputs" if library else ""
                 raise TypeError(f"{said}, expected a tensor, or a tuple or a dictionary of tensors{hint}")
             if grads:
                 shadows.backwards = True
@@ -343,17 +347,6 @@ def _flipping(tape: Tape, values: list[Value]) -> Iterator[tuple[Value, list[int
             yield value, [seed for seed, one in zip(seeds, changed) if one]
 
 
-def _wanted(grads: dict[str, Any], inputs: dict[Any, Any]) -> set[Any]:
-    """The inputs whose gradients are wanted."""
-    for name, at in grads.items():
-        if at not in inputs:
-            raise ValueError(f"grads: no input {at!r}; expected one of {', '.join(map(repr, inputs))}")
-        x = inputs[at]
-        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
-            raise ValueError(f"grads: '{name}' is the gradient of {at!r}, which is not a tensor of floating-point numbers")
-    return set(grads.values())
-
-
 def _copies(inputs: dict[Any, Any], wanted: set[Any]) -> dict[Any, Any]:
     """Copies of inputs, those that are ``wanted`` for derivatives. Tensors that share memory share that of their copies."""
     tensors = [x for x in pytree.tree_leaves(list(inputs.values())) if isinstance(x, torch.Tensor)]
@@ -375,17 +368,8 @@ def _gradients(result: Any, inputs: list[Any], grad_output: Any) -> tuple[Any, .
     outputs = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor) and x.requires_grad]
     if not outputs:
         raise ValueError("not judged: what the function gives has no gradient: it is detached, or does not depend on these inputs")
-    if grad_output is None:
-        if len(outputs) != 1 or outputs[0].numel() != 1:
-            raise ValueError("grads: give grad_output, the gradient of what the function gives, as it is no single number")
-        given = None
-    else:
-        given = [x for x in pytree.tree_leaves(grad_output) if isinstance(x, torch.Tensor)]
-        found, wanted = ([list(x.shape) for x in some] for some in (given, outputs))
-        if found != wanted:
-            of = ", ".join(map(str, wanted))
-            hint = "" if len(wanted) == 1 else "; give a tuple with the gradient of each output"
-            raise ValueError(f"grad_output is {', '.join(map(str, found)) or 'no tensor'}, expected {of}, as what the function gives{hint}")
+    given = None if grad_output is None else [x for x in pytree.tree_leaves(grad_output) if isinstance(x, torch.Tensor)]
+    check_grad_output(given, outputs)
     return tuple(torch.autograd.grad(outputs, inputs, given, allow_unused=True))
 
 

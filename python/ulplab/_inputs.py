@@ -10,7 +10,7 @@ import numpy
 
 from . import _native
 from ._files import Stored
-from ._tensors import array, plain
+from ._tensors import array, is_jax, plain
 
 
 def _is_tensor(x: Any) -> bool:
@@ -25,6 +25,9 @@ def _copy(x: Any, name: str) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         return x.clone()
+    if is_jax(x):
+        # Nothing writes to it.
+        return x
     if isinstance(x, (list, tuple)):
         return numpy.array(x)
     stored = Stored.of(x)

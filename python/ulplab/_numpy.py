@@ -17,7 +17,7 @@ from . import _array_functions, _arrays
 from ._arrays import Array, has_array, stated, tensor, tensor_of
 from ._shadows import Shadows
 from ._torch import pytree, torch
-from ._values import LAMBDA
+from ._translated import Translated
 
 # Libraries that are given numpy's own functions.
 _LIBRARIES = {"numpy", "torch", "scipy", "ml_dtypes", "ulplab"}
@@ -33,30 +33,22 @@ _MATH |= {"lgamma": "gammaln", "pow": "power", "atan2": "arctan2", "asin": "arcs
 _ELEMENTS = 4096
 
 
-def is_numpy(inputs: Any) -> bool:
-    """True if inputs are arrays of numpy."""
-    leaves = pytree.tree_leaves(inputs)
-    found = any(isinstance(x, numpy.ndarray) for x in leaves)
-    if found and any(isinstance(x, torch.Tensor) for x in leaves):
-        raise TypeError("inputs: some are arrays of numpy, and some are tensors of torch; expected one kind, which the function takes")
-    return found
-
-
-class Followed:
+class Followed(Translated):
     """A function of numpy that takes and gives tensors."""
 
-    def __init__(self, function: Callable[..., Any], inputs: Any, shadows: Shadows) -> None:
-        self.function = function
-        self.shadows = shadows
-        self.inputs = pytree.tree_map(lambda x: tensor_of(x) if isinstance(x, numpy.ndarray) else x, inputs)
-        copies = pytree.tree_map(lambda x: x.copy() if isinstance(x, numpy.ndarray) else x, inputs)
+    library = "numpy"
+
+    def __init__(self, function: Callable[..., Any], args: Any, named: Any, shadows: Shadows, grads: dict[str, Any], grad_output: Any) -> None:
+        super().__init__(function, shadows)
+        self.grads, self.grad_output = grads, tensors(grad_output)
+        self.args, self.named = pytree.tree_map(lambda x: tensor_of(x) if isinstance(x, numpy.ndarray) else x, (args, named))
+        args, named = pytree.tree_map(lambda x: x.copy() if isinstance(x, numpy.ndarray) else x, (args, named))
         # What numpy gives. Errors of the function are the user's own, and its caches are filled with arrays of numpy.
-        want = function(**copies) if isinstance(copies, dict) else function(*copies)
+        want = function(*args, **named)
         try:
             self.want = tensors(want)
         except TypeError as error:
             raise ValueError(f"not judged: what the function gives has no numbers to follow: {error}") from error
-        self.given: Any = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = pytree.tree_map(lambda x: Array(x) if isinstance(x, torch.Tensor) else x, (args, kwargs))
@@ -70,39 +62,6 @@ class Followed:
         finally:
             _arrays.RUNS.pop()
         return self.given
-
-    def keep(self) -> None:
-        """Keeps the results, which may be memory that is put back to what it was."""
-        self.given = pytree.tree_map(lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x, self.given)
-
-    def check(self, found: dict[str, Any], named: Callable[[Any], dict[str, Any]]) -> None:
-        """Notes results that are not those that numpy gives: then no result is judged.
-
-        Both are in the types that the function has. They may differ by eight deviations of right kernels that compute in the coarsest of
-        these types, and by a spacing.
-        """
-        given = named(self.given)
-        for bound in found.values():
-            bound.is_numpy = True
-        for name, want in named(self.want).items():
-            if not isinstance(want, torch.Tensor) or name not in found:
-                continue
-            got, bound = given[name].detach(), found[name]
-            kinds = [f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for x in (want, got)]
-            if kinds[0] != kinds[1]:
-                bound.unknown.append(f"{name}: numpy's function gives {kinds[0]}, and its translation {kinds[1]}")
-                continue
-            exact = not want.is_floating_point()
-            scale = 0.0 if exact else max(self.shadows.coarsest / self.shadows.tape.u, 1.0)
-            spacing = 0.0 if exact else 2 * torch.finfo(want.dtype).eps
-            a, b = want.double().numpy(), got.double().numpy()
-            with numpy.errstate(invalid="ignore", over="ignore"):
-                near = numpy.abs(a - b) <= LAMBDA * scale * bound.sigma + spacing * numpy.abs(a)
-            near |= (a == b) | (numpy.isnan(a) & numpy.isnan(b)) | bound.undetermined
-            if not near.all():
-                at = numpy.unravel_index(int(numpy.argmin(near)), near.shape)
-                why = f"numpy's function gives {a[at]:.9g} at {[int(i) for i in at]}, and its translation {b[at]:.9g}"
-                bound.unknown.append(f"{name}: {why}")
 
 
 def tensors(x: Any) -> Any:

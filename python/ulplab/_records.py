@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -12,6 +13,7 @@ from typing import Any, Callable
 import numpy
 
 from . import _files, _inputs, _native
+from ._tensors import is_jax
 
 # Rows that are kept on each side of the worst element's.
 _AROUND = 2
@@ -147,7 +149,7 @@ def _kept(value: Any, key: str, held: dict[str, _files.Stored]) -> Any:
     if not hasattr(value, "__dlpack__") and not isinstance(value, _files.Stored):
         raise ValueError(f"{key} is a {type(value).__name__}, which is not kept in a file")
     held[key] = _files.Stored.of(value)
-    return {"array" if isinstance(value, numpy.ndarray) else "tensor": key}
+    return {"array" if isinstance(value, numpy.ndarray) else "jax" if is_jax(value) else "tensor": key}
 
 
 def _unkept(value: Any, tensors: dict[str, _files.Stored], make: Any) -> Any:
@@ -160,7 +162,10 @@ def _unkept(value: Any, tensors: dict[str, _files.Stored], make: Any) -> Any:
         return parts if kind == "list" else tuple(parts)
     if kind == "dict":
         return {name: _unkept(one, tensors, make) for name, one in part}
-    return make(tensors[part]) if kind == "tensor" else tensors[part].bits.view(tensors[part].dtype)
+    if kind == "tensor":
+        return make(tensors[part])
+    found = tensors[part].bits.view(tensors[part].dtype)
+    return found if kind == "array" else importlib.import_module("jax.numpy").asarray(found)
 
 
 def _check_size(held: dict[str, _files.Stored]) -> None:

@@ -81,6 +81,8 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         self._made: set[int] = set()
         #: The operation that runs, with its library.
         self.full = ""
+        #: The user's line that runs, where it is not on the stack.
+        self.at = ""
         #: True while derivatives are computed.
         self.backwards = False
         #: Operations that are run as others now.
@@ -175,7 +177,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
 
     def state(self, x: Tensor, wide: Tensor) -> None:
         """The numbers in f64 of a tensor that the function states. Kernels have them rounded."""
-        self.tape.name, self.tape.line = "constant", line()
+        self.tape.name, self.tape.line = "constant", self.at or line()
         self.keep(x, self.tape.state(wide))
 
     def rounded(self, x: Tensor) -> Tensor:
@@ -207,7 +209,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         name = func._schema.name.partition("::")[2]
         name = name[:-1] if name.endswith("_") else name
-        self.tape.name, self.tape.line = name, "in the backward pass" if self.backwards else line()
+        self.tape.name, self.tape.line = name, "in the backward pass" if self.backwards else self.at or line()
         self.full = f"aten.{name}" if func.namespace in ("aten", "prims") else func._schema.name
         if func.namespace == "prims" or func.namespace == "aten" and (_unknown(name) or name == "to"):
             with self:

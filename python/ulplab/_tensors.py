@@ -35,6 +35,12 @@ def imported_torch(who: str) -> Any:
         raise TypeError(f"{who}: op is a function, which needs torch; install it, or name an operation of ulplab.reference") from error
 
 
+def is_jax(x: Any) -> bool:
+    """True for an array of jax."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(x, jax.Array)
+
+
 def arguments(function: Any) -> tuple[str, ...]:
     """The names of a function's arguments."""
     code = function.__code__
