@@ -103,3 +103,38 @@ def test_rows_that_are_undefined_do_not_hide_others():
     ulplab.assert_close(got, op=attention, inputs=(X, TURNS))
     with pytest.raises(AssertionError, match="are outside"):
         ulplab.assert_close(got * 1.001, op=attention, inputs=(X, TURNS))
+
+
+def test_a_side_that_is_taken_is_not_exchanged_for_another():
+    # Two elements are the largest, and one of them has the gradient of the maximum; another one's gradient is as near as its bound.
+    rng = torch.Generator().manual_seed(13)
+    x = (torch.randn(5, 33, generator=rng) * 0.1 + 3).bfloat16()
+    grad = torch.randn(5, 33, generator=torch.Generator().manual_seed(20)).bfloat16()
+
+    def function(x):
+        return (x - x.max(-1, keepdim=True).values).exp()
+
+    leaf = x.clone().requires_grad_()
+    out = function(leaf)
+    (dx,) = torch.autograd.grad(out, leaf, grad)
+    words = dict(op=function, inputs=(x,), grads={"dx": 0}, grad_output=grad, rounds="every_step")
+    ulplab.assert_close({"dx": dx}, **words)
+    wrong = dx.clone()
+    wrong[3, 31] += 0.25
+    with pytest.raises((AssertionError, ValueError)):
+        ulplab.assert_close({"dx": wrong}, **words)
+
+
+def test_an_exponential_whose_argument_is_off_by_more_than_its_derivative_tells():
+    # The logarithm is stored in bf16 near 1000, where it is off by up to 2.
+    x = (torch.randn(8, 96, generator=torch.Generator().manual_seed(3)) + 1000).bfloat16()
+
+    def function(x):
+        return (x - x.logsumexp(-1, keepdim=True)).exp()
+
+    words = dict(op=function, inputs=(x,), rounds="as_written", dtype="any")
+    exact = x.double().logsumexp(-1, keepdim=True)
+    for off in (-1.9, -1.0, 1.9):
+        ulplab.assert_close((x.double() - exact - off).exp(), **words)
+    with pytest.raises(AssertionError):
+        ulplab.assert_close((x.double() - exact + 9).exp(), **words)

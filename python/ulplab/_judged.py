@@ -121,14 +121,14 @@ class Found:
             self.value = numpy.where(good, self.got, self.value)
             self.undetermined[:] = False
             return
+        open_ = bound.undetermined.reshape(-1) & ~self._near(self.value, self.allowed)
         for one, off in bound._alternatives:
             other = one.reshape(-1)
-            around = self._spacing(other, off.reshape(-1))
-            near = self._near(other, numpy.fmax(self.allowed, around))
-            self.undetermined &= ~near
-            taken = near & bound.undetermined.reshape(-1)
+            allowed = numpy.fmax(self.allowed, self._spacing(other, off.reshape(-1)))
+            taken = open_ & self._near(other, allowed)
+            open_ &= ~taken
             self.value = numpy.where(taken, other, self.value)
-            self.allowed = numpy.where(taken & ~numpy.isfinite(self.allowed), around, self.allowed)
+            self.allowed = numpy.where(taken, allowed, self.allowed)
         self.undetermined &= ~self._near(self.value, self.allowed)
         self.allowed = numpy.where((self.got == self.value) & ~numpy.isfinite(self.allowed), 0.0, self.allowed)
 

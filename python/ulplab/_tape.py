@@ -23,6 +23,8 @@ _ELEMENTWISE = {
     getattr(torch, name)
     for name in "add sub mul div neg clone square maximum minimum abs exp exp2 expm1 log1p sin cos tanh erf erfc reciprocal atan".split()
 }
+# Operations whose derivative grows with their argument by as much as they do.
+_STEEP = ("exp", "exp2", "expm1", "sinh", "cosh")
 # Operations that give whole numbers.
 _WHOLE = ("floor", "ceil", "round", "trunc", "sign", "floor_divide")
 # Operations that give the same elements another shape.
@@ -53,6 +55,8 @@ class Tape:
         self.scalar = u
         #: True if kernels may compute again what a forward pass has not stored.
         self.again_from_sums = False
+        #: True if the function converts to a type that rounds.
+        self.casts = False
         #: The type that every step's result is rounded to; None if steps are rounded as kernels compute.
         self.narrow: Any = None
 
@@ -194,6 +198,8 @@ class Tape:
     def fn(self, name: str, a: Value) -> Value:
         """A function of one argument: exp, log, tanh, sqrt, …"""
         function = getattr(torch.special, name.removeprefix("special_")) if name.startswith("special_") else getattr(torch, name)
+        if name in _STEEP:
+            return self.units(name, function, a, **self.beyond(name, function, a))
         if name not in ("sqrt", "rsqrt", "log", "log2", "log10"):
             return self.units(name, function, a)
         logarithm = name.startswith("log")
@@ -209,8 +215,23 @@ class Tape:
 
         return self.units(name, call, a, Value(a.z, True))
 
+    def beyond(self, name: str, function: Callable[..., Any], a: Value) -> dict[str, Any]:
+        """The error of an exponential beyond its derivative, where its argument may be off by as much as 1: by twice the farthest draw."""
+        coarse = self.narrow is not None or self.casts or self.u > 2.0**-13
+        if a.exact or not coarse:
+            return {}
+        a.needs_spread = True
+
+        def second() -> Tensor:
+            off = torch.minimum(self.off(a), 2 * a.peak if a.peak is not None else torch.zeros_like(a.z))
+            steep = function(a.z).abs() + (0.0 if name in ("exp", "exp2") else 1.0)
+            return (steep * (torch.expm1(off) - off)).nan_to_num(0.0, math.inf, 0.0)
+
+        return {"second": second}
+
     def cast(self, a: Value, dtype: Any) -> Value:
         """A conversion to a type that may round."""
+        self.casts = True
         out: list[Value] = []
 
         def local() -> tuple[Tensor, Tensor]:
