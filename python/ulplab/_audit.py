@@ -246,11 +246,10 @@ def _of_function(
 ) -> tuple[numpy.ndarray, _Wrongs]:
     """The same for a function of torch, whose steps have the faults."""
     imported_torch("audit")
-    from ._close import unit
     from ._functions import bounds_of
     from ._graph_faults import named_results
 
-    bounds = bounds_of(function, inputs, unit("f32"))
+    bounds = bounds_of(function, inputs)
     name = output or next(iter(bounds))
     if name not in bounds:
         raise ValueError(f"audit: the function gives no '{name}', expected one of {', '.join(bounds)}")

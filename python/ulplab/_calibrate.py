@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterable, Iterator, Protocol, Sequence
 import numpy
 
 from . import _draws, _errors, _inputs, _native, reference
-from ._close import _check_judged, unit
+from ._close import _check_judged, assumed, dtypes_of, narrower, unit
 from ._tensors import array, imported_torch, inputs as given_inputs
 
 # Gains that are tried: 2^-24, a unit roundoff of f32, to 1.
@@ -89,7 +89,7 @@ def calibrate(
     *,
     inputs: Callable[[numpy.random.Generator], Any] | Sequence[Any] | None = None,
     output: str | None = None,
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     rounds: str = "end",
     alarms: float = 1e-2,
     confidence: float = 0.95,
@@ -116,6 +116,7 @@ def calibrate(
         seeds = len(_listed(inputs))
     if isinstance(seeds, bool) or not isinstance(seeds, numbers.Integral) or seeds < 1:
         raise ValueError(f"seeds = {seeds!r}, expected an integer of at least 1")
+    assumed(accumulate, [])
     subject = _Function(op, output, accumulate, rounds) if callable(op) else _Operation(op, output, accumulate)
     if rounds != "end" and not callable(op):
         raise TypeError("calibrate: rounds is for op=function")
@@ -203,8 +204,8 @@ class _Sample(Protocol):
 class _Operation:
     """A named operation."""
 
-    def __init__(self, op: str, output: str | None, accumulate: str) -> None:
-        self.name, self.output, self.u = op, output, unit(accumulate)
+    def __init__(self, op: str, output: str | None, accumulate: str | None) -> None:
+        self.name, self.output, self.accumulate = op, output, accumulate
 
     def draw(self) -> Any:
         return _draws.of(self.name)
@@ -219,19 +220,20 @@ class _OfOperation:
 
     def __init__(self, subject: _Operation, got: _native.Array, given: dict[str, Any]) -> None:
         self.subject, self.given, self.dtype = subject, given, got.dtype
-        self.found = _native.judge(subject.name, got, given, subject.u, subject.output)
+        self.u = unit(assumed(subject.accumulate, dtypes_of([*given.values(), got])))
+        self.found = _native.judge(subject.name, got, given, self.u, subject.output)
         _check_judged(self.found, given, subject.name, "kernel(...)")
         self.ratio, self.outside, self.got = self.found["ratio"], bool(self.found["outside"]), self.found["got"]
         self.right = _native.rounded(self.found["value"], self.dtype)
 
     def errors(self, wrong: numpy.ndarray) -> dict[str, Any] | None:
-        return _errors.mean_errors(self.subject.name, self.found, wrong, self.dtype, self.subject.u)
+        return _errors.mean_errors(self.subject.name, self.found, wrong, self.dtype, self.u)
 
     def ratio_of(self, wrong: numpy.ndarray) -> float:
         return float(_native.compare(wrong, self.found["value"], self.found["bound"])["ratio"])
 
     def computed(self, given: dict[str, Any], fault: str | None = None) -> numpy.ndarray | None:
-        outputs = _native.expected(self.subject.name, given, self.dtype, self.subject.u, fault)
+        outputs = _native.expected(self.subject.name, given, self.dtype, self.u, fault)
         values = next(value for name, value, *_ in outputs if self.subject.output in (None, name))
         return _native.rounded(values, self.dtype) if values.shape == self.right.shape else None
 
@@ -254,24 +256,25 @@ class _OfOperation:
 class _Function:
     """A function of torch, whose steps have the faults."""
 
-    def __init__(self, function: Callable[..., Any], output: str | None, accumulate: str, rounds: str) -> None:
+    def __init__(self, function: Callable[..., Any], output: str | None, accumulate: str | None, rounds: str) -> None:
         imported_torch("calibrate")
         from ._functions import name_of
 
-        self.function, self.output, self.u, self.rounds = function, output, unit(accumulate), rounds
+        self.function, self.output, self.accumulate, self.rounds = function, output, accumulate, rounds
         self.name = name_of(function)
 
     def draw(self) -> Any:
         what = f"a function that draws the arguments of {self.name} from a random generator"
         raise TypeError(f"calibrate: give inputs, {what}, or a list of them")
 
-    def bounds(self, given: Any) -> dict[str, Any]:
+    def bounds(self, given: Any, accumulate: str | None) -> dict[str, Any]:
         from ._functions import bounds_of
 
-        return bounds_of(self.function, given, self.u, self.rounds)
+        return bounds_of(self.function, given, accumulate, self.rounds)
 
     def judged(self, returned: Any, before: _inputs.Snapshot, seed: int) -> _Sample:
-        bounds, outputs = self.bounds(before), _inputs.outputs(returned)
+        outputs = _inputs.outputs(returned)
+        bounds = self.bounds(before, self.accumulate or ("f32" if narrower(dtypes_of([outputs])) else None))
         output = self.output or next(iter(bounds))
         for who, has in ((self.name, bounds), ("the kernel", outputs)):
             if output not in has:
@@ -318,7 +321,7 @@ class _OfFunction:
 
     def scaled(self, name: Any, factor: float) -> numpy.ndarray | None:
         given = {key: x * factor if _inputs.said(key) == name else x for key, x in self.before.items()}
-        bound = self.subject.bounds(given).get(self.bound.name)
+        bound = self.subject.bounds(given, self.bound.accumulate).get(self.bound.name)
         return self.stored(bound.value) if bound is not None and bound.value.shape == self.right.shape else None
 
 

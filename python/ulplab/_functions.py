@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterable, Iterator
 import numpy
 
 from . import _inputs, _native, _numpy, _rows
-from ._close import unit
+from ._close import assumed, dtypes_of, unit
 from ._shadows import Leaks, Shadows
 from ._tape import ROOM, Decisions, Tape
 from ._torch import pytree, torch
@@ -26,6 +26,8 @@ _ELEMENTS = 16
 _LARGE = 1 << 18
 # Factor by which random roundings are enlarged to find decisions that no draw of the usual size changes.
 _FAR = 4.0
+# Unit roundoff of f64.
+_F64 = 2.0**-53
 # How many times as far as such a draw a kernel may be that decides as it does.
 _AROUND = 2.0
 
@@ -60,10 +62,12 @@ class Bound:
     decision has an influence that flips within its errors, and ``unknown`` names steps without a bound.
     """
 
-    def __init__(self, name: str, dtype: str, tape: Tape, value: Value, unknown: list[str]) -> None:
+    def __init__(self, name: str, dtype: str, accumulate: str, tape: Tape, value: Value, unknown: list[str]) -> None:
         self.name = name
         #: The type that the function gives.
         self.dtype = dtype
+        #: The type that kernels add in.
+        self.accumulate = accumulate
         #: True if the function is one of numpy.
         self.is_numpy = False
         self._tape = tape
@@ -226,15 +230,20 @@ def _derivatives(out: Any, zs: list[Any], elements: list[int]) -> Any:
 def bounds_of(
     function: Callable[..., Any],
     inputs: Any,
-    u: float,
+    accumulate: str | None = None,
     rounds: str = "end",
     grads: dict[str, Any] | None = None,
     grad_output: Any = None,
 ) -> dict[str, Bound]:
-    """Runs a function, and returns a `Bound` for each of its outputs, and of the gradients that ``grads`` names."""
+    """Runs a function, and returns a `Bound` for each of its outputs, and of the gradients that ``grads`` names.
+
+    Without ``accumulate``, kernels add in f64 if the function computes in f64 alone, with inputs and outputs in f64, and else in f32.
+    """
     if rounds not in ROUNDS:
         raise ValueError(f"rounds = {rounds!r}, expected one of {', '.join(ROUNDS)}")
-    tape = Tape(u)
+    asked, given_types = (function, inputs, grad_output), dtypes_of([inputs, grad_output])
+    sums = assumed(accumulate, given_types)
+    tape = Tape(unit(sums))
     tape.again_from_sums = bool(grads)
     shadows = Shadows(tape, rounds)
     args, named = _inputs.split(inputs)
@@ -263,6 +272,10 @@ def bounds_of(
             followed.keep()
     finally:
         shadows.restore()
+    types = [str(x.dtype).removeprefix("torch.") for x in outputs.values() if isinstance(x, torch.Tensor)]
+    right = assumed(accumulate, [*given_types, *types, *(["float32"] if shadows.coarsest > _F64 else [])])
+    if right != sums:
+        return bounds_of(asked[0], asked[1], right, rounds, grads, asked[2])
     found = {}
     for name, x in outputs.items():
         if not isinstance(x, torch.Tensor):
@@ -277,7 +290,7 @@ def bounds_of(
         except Unknown as why:
             unknown.append(str(why))
             value = tape.leaf(x)
-        found[name] = Bound(name, str(x.dtype).removeprefix("torch."), tape, value, unknown)
+        found[name] = Bound(name, str(x.dtype).removeprefix("torch."), sums, tape, value, unknown)
     kept = [bound._value for bound in found.values()]
     try:
         tape.spread(_DRAWS, kept)
@@ -415,7 +428,7 @@ def bound_of(
     inputs: Any,
     *,
     rounds: str = "end",
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     grads: dict[str, Any] | None = None,
     grad_output: Any = None,
     elements: int = _ELEMENTS,
@@ -428,7 +441,7 @@ def bound_of(
     Returns a `Bound` with the elements in f64 and the standard deviation of their errors; a dictionary of them if the function has several
     outputs, or if ``grads`` names gradients (see `assert_close`). The ``elements`` that err most get a bound of their own, ``bound.of(i)``.
     """
-    found = bounds_of(function, inputs, unit(accumulate), rounds, grads, grad_output)
+    found = bounds_of(function, inputs, accumulate, rounds, grads, grad_output)
     for bound in found.values():
         if not bound.unknown and bound._value.floating:
             bound.ask(map(int, largest(bound.sigma.reshape(-1), elements)))

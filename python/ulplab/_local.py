@@ -7,7 +7,7 @@ from typing import Any, Callable
 import numpy
 
 from . import _errors, _native
-from ._close import unit
+from ._close import _sums, assumed
 from ._functions import ROUNDS, bounds_of
 from ._judged import Found
 from ._parts import pulled_back
@@ -102,16 +102,17 @@ class bounds:
     definitions of custom operations by name, ``{"mylib::norm": function}``. ``operations`` lists all that were judged, in order.
     """
 
-    def __init__(self, *, rounds: str = "end", accumulate: str = "f32", references: dict[str, Callable[..., Any]] | None = None) -> None:
+    def __init__(self, *, rounds: str = "end", accumulate: str | None = None, references: dict[str, Callable[..., Any]] | None = None) -> None:
         if rounds not in ROUNDS:
             raise ValueError(f"rounds = {rounds!r}, expected one of {', '.join(ROUNDS)}")
+        assumed(accumulate, [])
         for name in references or {}:
             library, _, own = name.partition("::")
             if not own or not hasattr(getattr(torch.ops, library), own):
                 raise ValueError(f"references: '{name}' is not an operation of torch.library; expected a name such as 'mylib::norm'")
         self.operations: list[Operation] = []
         self._leaving = _Leaving(self.operations)
-        self._mode = _Each(self.operations, unit(accumulate), rounds, {**_DEFINITIONS, **(references or {})})
+        self._mode = _Each(self.operations, accumulate, rounds, {**_DEFINITIONS, **(references or {})})
 
     def __enter__(self) -> bounds:
         self._leaving.__enter__()
@@ -164,9 +165,9 @@ class _Leaving(TorchFunctionMode):  # type: ignore[misc]
 class _Each(TorchDispatchMode):  # type: ignore[misc]
     """Judges operations as they run."""
 
-    def __init__(self, found: list[Operation], u: float, rounds: str, references: dict[str, Callable[..., Any]]) -> None:
+    def __init__(self, found: list[Operation], accumulate: str | None, rounds: str, references: dict[str, Callable[..., Any]]) -> None:
         super().__init__()
-        self.found, self.u, self.rounds, self.references = found, u, rounds, references
+        self.found, self.accumulate, self.rounds, self.references = found, accumulate, rounds, references
         #: Memory that has been allocated and not been written, as far as torch knows: tensors that keep it.
         self.unwritten: dict[int, Tensor] = {}
         #: What operations have left in memory: a tensor that keeps it, and the sum of its bytes.
@@ -226,7 +227,7 @@ class _Each(TorchDispatchMode):  # type: ignore[misc]
 
     def judge(self, name: str, function: Callable[..., Any], given: tuple[Tensor, ...], results: list[Tensor]) -> None:
         try:
-            found = list(bounds_of(function, given, self.u, self.rounds).values())
+            found = list(bounds_of(function, given, self.accumulate, self.rounds).values())
         except Unknown as why:
             self.note(name, why=str(why))
             return
@@ -242,7 +243,7 @@ class _Each(TorchDispatchMode):  # type: ignore[misc]
             one.settle()
             compared = one.compared()
             if compared["outside"]:
-                said = _errors.outside(place(name, line()), got, compared, "the bound of the operation")
+                said = _errors.outside(place(name, line()), got, compared, f"the bound of the operation, {_sums(bound.accumulate)[1]}")
                 self.note(name, compared["worst"][-1], "\n".join(said))
                 return
             if one.why or one.undetermined.any():
