@@ -15,8 +15,8 @@ BACKWARD = ["rms_norm", "layer_norm", "softmax", "gelu", "cross_entropy", "atten
 def mutants(tape):
     """Changed calls of steps: leave out, lose, round, scale, shift."""
     for number, step in enumerate(tape.steps):
-        for what, call in _graph_faults.faults(step):
-            yield number, what, call
+        for fault in _graph_faults.faults(step):
+            yield number, fault.what, fault.call
         if step.local is not None:
             yield number, f"{step.name} times 1.001", lambda *given, step=step: step.call(*given) * 1.001
             yield number, f"{step.name} of the next row", lambda *given, step=step: step.call(*given).roll(1, 0) if given[0].ndim else step.call(*given)

@@ -208,6 +208,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         name = func._schema.name.partition("::")[2]
         name = name[:-1] if name.endswith("_") else name
         self.tape.name, self.tape.line = name, "in the backward pass" if self.backwards else line()
+        self.tape.turn += 1
         self.full = f"aten.{name}" if func.namespace in ("aten", "prims") else func._schema.name
         if func.namespace == "prims" or func.namespace == "aten" and (_unknown(name) or name == "to"):
             with self:
