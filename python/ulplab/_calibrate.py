@@ -23,7 +23,10 @@ _FAULT_SEEDS = 10
 
 @dataclass(frozen=True)
 class Calibration:
-    """The size and the power of a gate, measured with a right kernel on drawn inputs. ``print`` shows all of it."""
+    """The size and the power of a gate, measured with a right kernel on drawn inputs. ``print`` shows all of it.
+
+    A kernel that is `outside` its bound is not right, and no threshold of its errors is one for right kernels.
+    """
 
     op: str
     #: The type of the kernel's output.
@@ -52,6 +55,11 @@ class Calibration:
     #: For each gate and number of the operation, the smallest factor noticed in all seeds that were tried; infinite if none is.
     factors: dict[str, dict[str, float]] = field(default_factory=dict)
 
+    @property
+    def outside(self) -> float:
+        """The share of seeds in which the kernel is outside its bound: 0 for a right kernel, 1 for one that always is."""
+        return self.failed["bound"] / len(self.ratios)
+
     def __str__(self) -> str:
         quantiles = [float(numpy.quantile(self.ratios, q)) for q in (0.5, 0.9, 0.99, 1.0)]
         seeds, percent = len(self.ratios), f"{100 * self.confidence:g} %"
@@ -59,6 +67,10 @@ class Calibration:
             f"{self.op}, {self.dtype}, {seeds:,} seeds",
             "  error / bound: median {:.3g}, 90 % {:.3g}, 99 % {:.3g}, largest {:.3g}".format(*quantiles),
         ]
+        if self.outside:
+            times = f"in all {seeds:,} seeds" if self.outside == 1 else f"in {self.failed['bound']:,} of {seeds:,} seeds"
+            lines.append(f"  the kernel is outside its bound {times}: it is wrong, or computes otherwise than accumulate= and rounds= say")
+            lines.append("  what follows is measured with its errors, and tells nothing of right kernels")
         if self.threshold is None:
             lines.append(
                 f"  no threshold for {self.alarms:g} false alarms: that takes {self.seeds_needed:,} seeds; "
@@ -103,7 +115,8 @@ def calibrate(
     of which counts as a seed. Three gates are measured: the ``bound`` (an error larger than it fails), the ``threshold`` (the ratio of
     error and bound that at most a share of ``alarms`` of such draws passes, with ``confidence``), and the ``bias`` (the mean error, and
     the mean square; of some named operations). A threshold is measured, not extrapolated: a rate p takes about 3/p seeds for 95 %. It
-    holds for this kernel and such inputs. ``writes`` names inputs that the kernel may write to; any other must be as it was after the
+    holds for this kernel and such inputs; if the kernel is outside its bound in some seeds, ``outside`` has their share, and none of it is to be
+    used. ``writes`` names inputs that the kernel may write to; any other must be as it was after the
     call.
 
     Raises ValueError if an argument is out of its range, inputs do not fit, or there is nothing to judge; AssertionError if an output has
