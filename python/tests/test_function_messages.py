@@ -1,0 +1,56 @@
+"""What is said to a user of functions: of single elements, and of what has no bound."""
+
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import numpy as np  # noqa: E402
+import ulplab  # noqa: E402
+
+RNG = torch.Generator().manual_seed(0)
+X = torch.randn(8, 6, generator=RNG)
+
+
+@pytest.mark.parametrize("elements", [[0, 1], [(0, 0)], -1, 2.5, True, "3", None])
+def test_elements_are_a_count(elements):
+    said = f"bound_of: elements = {elements!r} does not say how many; expected an integer of at least 0; the bound of a single"
+    with pytest.raises(ValueError, match=re.escape(said)):
+        ulplab.bound_of(torch.exp, (X,), elements=elements)
+
+
+def test_an_element_has_a_number_or_indices():
+    bound = ulplab.bound_of(torch.exp, (X,), elements=np.int64(0))
+    for element in ((0,), (0, 0, 0), (8, 0), (0, -7), 48, -49, [0, 1], 2.5, (0, 1.5), "0", True, None):
+        said = f"out: {element!r} names no element of [8, 6]; expected a number below 48, or a tuple of 2 indices; for several"
+        asked = [lambda: bound.of(element), lambda: bound.ask([0, element])]
+        for ask in asked + [lambda: bound.largest_terms(1, element)] * (element is not None):
+            with pytest.raises(ValueError, match=re.escape(said)):
+                ask()
+    same = [bound.of(element) for element in (47, -1, (7, 5), (-1, -1), np.int64(47), (np.int32(7), 5))]
+    assert all(one is same[0] for one in same) and same[0].bound > 0
+    assert ulplab.bound_of(torch.sum, (X,)).of(()) == ulplab.bound_of(torch.sum, (X,)).of(0)
+
+
+@pytest.mark.parametrize(
+    "function, kind, why",
+    [
+        (torch.fft.fft, "complex64", "output 'out' is complex; expected real numbers, as of torch.view_as_real"),
+        (lambda x: torch.linalg.svd(x)[1], "f64", "ulplab does not know its rounding error"),
+        (lambda x: x * torch.rand(6), "f64", "random numbers"),
+        (lambda x: x * x.sum().item(), "f64", ".item() of a computed number"),
+    ],
+)
+def test_what_has_no_bound_has_no_deviation(function, kind, why):
+    bound = ulplab.bound_of(function, (X,), elements=3)
+    assert repr(bound).startswith(f"out: {kind}[") and "not judged: " in repr(bound) and "deviation" not in repr(bound)
+    assert np.isnan(bound.sigma).all()
+    for ask in (lambda: bound.of(0), lambda: bound.ask([0]), bound.largest_terms):
+        with pytest.raises(ValueError, match=f"not judged: out: .*{re.escape(why)}"):
+            ask()
+
+
+def test_a_deviation_that_was_derived_is_stated():
+    assert re.search(r"out: f64\[8, 6\], deviations of right kernels up to [1-9]\S*, sums in f32, in any order$", repr(ulplab.bound_of(torch.exp, (X,))))
+    assert repr(ulplab.bound_of(lambda x: x.argmax(-1), (X,))) == "out: int64[8]"
