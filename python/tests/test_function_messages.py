@@ -54,3 +54,33 @@ def test_what_has_no_bound_has_no_deviation(function, kind, why):
 def test_a_deviation_that_was_derived_is_stated():
     assert re.search(r"out: f64\[8, 6\], deviations of right kernels up to [1-9]\S*, sums in f32, in any order$", repr(ulplab.bound_of(torch.exp, (X,))))
     assert repr(ulplab.bound_of(lambda x: x.argmax(-1), (X,))) == "out: int64[8]"
+
+
+TIGHT = "all of them are less than 2 times outside, and nothing known explains them: the bound may be too tight"
+
+
+def test_a_bound_is_doubted_only_where_nothing_explains_what_is_just_outside():
+    signs = np.random.default_rng(0).choice([-1, 1], X.shape)
+    bound, named = ulplab.bound_of(torch.exp, (X,)), ulplab.reference.softmax(x=X)
+    of_exp = np.array([bound.of(at).bound for at in range(X.numel())]).reshape(X.shape)
+
+    def said(got, op=torch.exp, inputs=(X,)):
+        with pytest.raises(AssertionError) as failed:
+            ulplab.assert_close(torch.tensor(got), op=op, inputs=inputs, accumulate="f32")
+        return str(failed.value)
+
+    just = bound.value + 1.5 * signs * of_exp
+    assert TIGHT in said(just) and TIGHT in said(named.value + 1.5 * signs * named.error, "softmax", {"x": X})
+    # One element far outside, or NaN, is a fault; so are all of them, three times outside.
+    for wrong in (1e-3, np.nan):
+        far = just.copy()
+        far[3, 3] += wrong
+        assert "times outside, and nothing" not in said(far)
+    assert "times outside, and nothing" not in said(bound.value + 3 * signs * of_exp)
+    # What explains them: a missing term, and roundings of another word.
+    x = (1 + X.abs() / 8).bfloat16()
+    with pytest.raises(AssertionError, match="48 of 48 (.|\n)* 1.5. times as much(.|\n)*looks like a missing term of add") as failed:
+        ulplab.assert_close(x.clone(), op=lambda x: x + 0.006, inputs=(x,))
+    assert "nothing known" not in str(failed.value)
+    word = said(bound.value + 1.05 * signs * of_exp)
+    assert "with rounds = as_written" in word and "nothing known" not in word

@@ -387,9 +387,9 @@ def _by_operation(got: Any, inputs: dict[str, Any], call: dict[str, Any], name: 
     lines = _errors.outside(f"{op}: {name}", got_array, found, f"the bound of '{found['output']}', {_sums(accumulate)[1]}")
     if accumulate == "f64" and not _native.judge(op, got_array, given, unit("f32"), output)["outside"]:
         found["like"].append(("accumulate = f32", 0, True))
-    lines += [f"  {line}" for line in _errors.like(found)]
     if not found["like"]:
         lines.append(f"  looks like none of the faults that ulplab.reference.{op} knows")
+    lines += [f"  {line}" for line in _errors.explained(found["like"], found["worst"][-1])]
     note(found["worst"][-1], "\n".join(lines))
     return "\n".join(lines)
 

@@ -305,4 +305,4 @@ def _explained(found: Found, output: str, bounds: dict[str, Bound], asked: Asked
 
     got = torch.as_tensor(found.got.reshape(shape))
     like = [(what, left, False) for what, left in likeness(tape, bounds[output]._value, got, allowed)]
-    return lines + [f"  {line}" for line in _errors.like({"like": like + words})]
+    return lines + [f"  {line}" for line in _errors.explained(like + words, float(ratio.max()))]

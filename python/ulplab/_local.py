@@ -99,7 +99,7 @@ class bounds:
 
     The end of the block raises AssertionError if results of an operation are outside their bounds, and ValueError, "not judged", if
     operations have no bound, or none was judged. ``rounds`` and ``accumulate`` are those of `assert_close`. ``references`` has plain
-    definitions of custom operations by name, ``{"mylib::norm": function}``. ``operations`` lists all that were judged, in order.
+    definitions of custom operations by name, ``{"mylib::norm": function}``, which take and give what the operation does. ``operations`` lists all that were judged, in order.
     """
 
     def __init__(self, *, rounds: str = "end", accumulate: str | None = None, references: dict[str, Callable[..., Any]] | None = None) -> None:
@@ -112,7 +112,7 @@ class bounds:
                 raise ValueError(f"references: '{name}' is not an operation of torch.library; expected a name such as 'mylib::norm'")
         self.operations: list[Operation] = []
         self._leaving = _Leaving(self.operations)
-        self._mode = _Each(self.operations, accumulate, rounds, {**_DEFINITIONS, **(references or {})})
+        self._mode = _Each(self.operations, accumulate, rounds, references or {})
 
     def __enter__(self) -> bounds:
         self._leaving.__enter__()
@@ -140,6 +140,21 @@ class bounds:
         lines = [f"{len(judged):,} operations judged, {len(self.operations) - len(judged):,} not judged"]
         lines += [f"  {one}" for one in sorted(judged, key=lambda one: -one.ratio)[:_SHOWN]]
         return "\n".join(lines)
+
+
+def _check_kinds(found: Any, results: list[Tensor]) -> None:
+    """Unknown if a reference gives other shapes than the operation, or no floating-point numbers where the operation does."""
+
+    def kind(x: Any) -> str:
+        return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" if isinstance(x, torch.Tensor) else type(x).__name__
+
+    def fits(x: Any, of: Tensor) -> bool:
+        return isinstance(x, torch.Tensor) and x.shape == of.shape and (x.is_floating_point() == of.is_floating_point())
+
+    given = pytree.tree_leaves(found)
+    if len(given) != len(results) or not all(map(fits, given, results)):
+        shown = [", ".join(map(kind, some)) or "nothing" for some in (given, results)]
+        raise Unknown(f"its reference gives {shown[0]}; expected {shown[1]}, as the operation gives, or other floating-point types")
 
 
 def _bytes(x: Tensor) -> int:
@@ -198,7 +213,8 @@ class _Each(TorchDispatchMode):  # type: ignore[misc]
         if changed and not func.is_view:
             self.note(name, why="reads memory that something has written which torch does not see, which has no bound here")
             return result
-        plain = self.references.get(func._schema.name)
+        reference = self.references.get(func._schema.name)
+        plain = reference or _DEFINITIONS.get(func._schema.name)
         local = kind(name.removesuffix("_"))
         if plain is None and (func.is_view or local in ("exact", "cast")) or not any(x.is_floating_point() and x.numel() for x in results):
             return result
@@ -211,7 +227,15 @@ class _Each(TorchDispatchMode):  # type: ignore[misc]
             for at, one in zip(tensors, inputs):
                 filled[at] = one
             again, words = pytree.tree_unflatten(filled, spec)
-            return (plain or func)(*again, **words)
+            if reference is None:
+                return (plain or func)(*again, **words)
+            try:
+                found = reference(*again, **words)
+            except Exception as error:
+                said = f"{type(error).__name__}: {error}"
+                raise ValueError(f"references: '{func._schema.name}' raises {said}; expected a function of {func._schema}") from error
+            _check_kinds(found, results)
+            return found
 
         with modes_off(), autograd_on():
             self.judge(name, function, tuple(given), [x.detach() for x in results])

@@ -199,7 +199,7 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
         ratio = judged["ratio"]
         if judged["outside"]:
             lines = _errors.outside(output or "output", held, judged, f"the bound, {_sums(sums)[1]}")
-            lines += _errors.like(judged)
+            lines += _errors.explained(judged["like"], judged["worst"][-1])
             lines += [*chosen, *([call.caution] if call.caution else [])]
             found.append(Replayed(call.function, call.path, "failed", ratio, "\n".join(lines), op))
             continue
