@@ -1,6 +1,7 @@
 """What is said to a user of functions: of single elements, and of what has no bound."""
 
 import re
+import sys
 
 import pytest
 
@@ -85,3 +86,32 @@ def test_a_bound_is_doubted_only_where_nothing_explains_what_is_just_outside():
     with pytest.raises(AssertionError, match="1.[0-9]* times as much(.|\n)*with rounds = as_written, whose bound is wider, 0 ") as failed:
         ulplab.assert_close(x * x + x, op=lambda x: x * x + x, inputs=(x,))
     assert "nothing known" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    "name, near",
+    [
+        ("gellu", "; did you mean op=torch.nn.functional.gelu?"),
+        ("softmx", "; did you mean 'softmax' or op=torch.nn.functional.softmax?"),
+        ("RMSNorm", "; did you mean 'rmsnorm'"),
+        ("zzzz", ""),
+    ],
+)
+def test_a_misspelt_operation_has_its_nearest_names(name, near):
+    asked = [
+        lambda: ulplab.assert_close(X, op=name, inputs={"x": X}),
+        lambda: ulplab.assert_close(X, op=name, inputs={"x": X}, causal=True),
+        lambda: ulplab.assert_grad(torch.exp, op=name, inputs={"x": X}),
+        lambda: ulplab.calibrate(torch.exp, name),
+        lambda: ulplab.audit(lambda got, want: True, name, {"x": X}),
+    ]
+    said = rf"op = '{name}' is not an operation; expected one of attention, .*, or a function of torch or numpy{re.escape(near)}"
+    for ask in asked:
+        with pytest.raises(ValueError, match=f"^{said}{'' if near.endswith(chr(39)) else '$'}"):
+            ask()
+
+
+def test_names_of_functions_are_those_of_an_imported_torch(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch.nn.functional")
+    with pytest.raises(ValueError, match="or a function of torch or numpy$"):
+        ulplab.assert_close(X, op="gellu", inputs={"x": X})

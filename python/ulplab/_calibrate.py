@@ -11,7 +11,7 @@ import numpy
 
 from . import _draws, _errors, _inputs, _native, reference
 from ._close import _check_judged, assumed, dtypes_of, narrower, unit
-from ._tensors import array, imported_torch, inputs as given_inputs
+from ._tensors import array, check_operation, imported_torch, inputs as given_inputs
 
 # Gains that are tried: 2^-24, a unit roundoff of f32, to 1.
 _GAINS = tuple(2.0**power for power in range(-24, 1))
@@ -218,6 +218,7 @@ class _Operation:
     """A named operation."""
 
     def __init__(self, op: str, output: str | None, accumulate: str | None) -> None:
+        check_operation(op)
         self.name, self.output, self.accumulate = op, output, accumulate
 
     def draw(self) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import numbers
 from typing import Any, Callable, Iterable
@@ -10,7 +9,7 @@ from typing import Any, Callable, Iterable
 import numpy
 
 from . import _errors, _inputs, _native, _records
-from ._tensors import arguments, array, check_words, imported_torch, inputs as given_inputs, warn
+from ._tensors import arguments, array, check_operation, check_words, imported_torch, inputs as given_inputs, operations, warn
 
 # Metrics that a limit can be given for, and whether a larger value is better.
 _METRICS = dict(_native.limits())
@@ -132,7 +131,9 @@ def assert_close(
     of an input, or a limit is one that no numbers can break, such as ``atol=inf`` or ``cosine=-1``.
     """
     __tracebackhide__ = True
-    if op is not None and not isinstance(op, str) and not callable(op):
+    if isinstance(op, str):
+        check_operation(op)
+    elif op is not None and not callable(op):
         raise TypeError(f"assert_close: op = {op!r}, expected the name of an operation or a function")
     if limits:
         _check_words(limits, None if callable(op) else op)
@@ -242,8 +243,8 @@ def _check_words(given: Iterable[str], op: str | None) -> None:
     own = arguments(assert_close)
     if op is None:
         check_words("assert_close", given, [*own, *_METRICS])
-    elif words := _takes(op):
-        check_words(f"assert_close(op='{op}')", given, [*(word for word, *_ in words), *own])
+    else:
+        check_words(f"assert_close(op='{op}')", given, [*(word for word, *_ in _takes(op)), *own])
 
 
 def _check_limit(name: str, value: Any) -> None:
@@ -334,11 +335,9 @@ def _check_memory(got: Any, want: Any, got_array: _native.Array, want_array: _na
         raise ValueError("not judged: got and want share their memory; compare with a copy that was made before")
 
 
-@functools.cache
-def _takes(op: str) -> tuple[tuple[str, str, str], ...]:
+def _takes(op: str) -> list[tuple[str, str, str]]:
     """The inputs of an operation: name, kind and default of each."""
-    known = {operation["name"]: operation["takes"] for operation in _native.operations()}
-    return tuple(takes[:3] for takes in known.get(op, ()))
+    return [takes[:3] for takes in operations()[op]["takes"]]
 
 
 def _by_operation(got: Any, inputs: dict[str, Any], call: dict[str, Any], name: str, live: dict[str, Any]) -> str:
