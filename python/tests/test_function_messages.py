@@ -1,4 +1,4 @@
-"""What is said to a user of functions: of single elements, and of what has no bound."""
+"""Messages to a user of functions: on single elements, on outputs without a bound, on names that no operation has."""
 
 import re
 import sys
@@ -31,6 +31,8 @@ def test_an_element_has_a_number_or_indices():
                 ask()
     same = [bound.of(element) for element in (47, -1, (7, 5), (-1, -1), np.int64(47), (np.int32(7), 5))]
     assert all(one is same[0] for one in same) and same[0].bound > 0
+    with pytest.raises(ValueError, match="out: 0 names no element of .0, 6.; expected a number below 0"):
+        ulplab.bound_of(torch.exp, (X[:0],)).largest_terms()
     assert ulplab.bound_of(torch.sum, (X,)).of(()) == ulplab.bound_of(torch.sum, (X,)).of(0)
 
 
@@ -78,7 +80,7 @@ def test_a_bound_is_doubted_only_where_nothing_explains_what_is_just_outside():
         far[3, 3] += wrong
         assert "times outside, and nothing" not in said(far)
     assert "times outside, and nothing" not in said(bound.value + 3 * signs * of_exp)
-    # What explains them: a missing term, and roundings of another word.
+    # A missing term explains them, and so do the roundings of another word.
     x = (1 + X.abs() / 8).bfloat16()
     with pytest.raises(AssertionError, match="48 of 48 (.|\n)* 1.5. times as much(.|\n)*looks like a missing term of add") as failed:
         ulplab.assert_close(x.clone(), op=lambda x: x + 0.006, inputs=(x,))

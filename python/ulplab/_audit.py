@@ -244,13 +244,13 @@ def audit(
 
 @dataclass(frozen=True)
 class _Asked:
-    """What an operation gives, and what its faults do."""
+    """An operation with its faults, about which a gate is asked."""
 
-    #: What is right, in f64.
+    #: The right output, in f64.
     right: numpy.ndarray
     #: The largest error over its bound of another output.
     ratio_of: Callable[[numpy.ndarray], float]
-    #: Of each fault: name, description and output, in f64.
+    #: Name, description and output of each fault, in f64.
     wrongs: Iterable[tuple[str, str, numpy.ndarray]]
     #: The type that outputs are stored in, and the device of tensors of torch; None for arrays of numpy.
     dtype: Any

@@ -14,8 +14,8 @@ from ._tensors import arguments, array, check_operation, check_words, imported_t
 # Metrics that a limit can be given for, and whether a larger value is better.
 _METRICS = dict(_native.limits())
 
-# What may be assumed of a kernel's sums: the unit roundoff of an addition, and a clause for messages. What is wanted is computed in f64, so
-# that its own errors are as large as those of a kernel in f64.
+# Assumptions on a kernel's sums: the unit roundoff of an addition, and a clause for messages. Wanted outputs are computed in f64. Their own
+# errors are as large as those of a kernel in f64, whose unit counts twice.
 _SUMS = {name: (2 * unit if name == "f64" else unit, meaning) for name, unit, meaning in _native.sums()}
 
 

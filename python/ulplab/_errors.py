@@ -10,7 +10,7 @@ import numpy
 
 from . import _native
 
-#: What a right kernel may be off by, in multiples of a bound that is too tight.
+#: Elements that are off by less than so many times their bound are just outside: the bound may be too tight.
 _JUST = 2.0
 #: Rows that are needed before a mean says more than a bound.
 _ROWS = 16

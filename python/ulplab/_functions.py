@@ -185,7 +185,7 @@ class Bound:
 
     def largest_terms(self, count: int = 5, element: int | tuple[int, ...] | None = None) -> list[tuple[str, str, float]]:
         """The steps that bring most of an element's error: operation, line and share. Without ``element``, of the element that errs most."""
-        return self.of(int(numpy.argmax(self.sigma)) if element is None else element).terms[:count]
+        return self.of(int(self.sigma.size and numpy.argmax(self.sigma)) if element is None else element).terms[:count]
 
     def __repr__(self) -> str:
         kind = "f64" if self.value.dtype == numpy.float64 else self.value.dtype.name

@@ -91,8 +91,8 @@ def results(tape: Tape, value: Value) -> Iterator[tuple[int, Fault, Tensor]]:
 
 
 def named_results(tape: Tape, value: Value) -> Iterator[tuple[str, numpy.ndarray]]:
-    """The same in f64 with a name for each. Faults with equal words are told apart by the call of the line, the step within the operation, and
-    the argument that is missing."""
+    """The same in f64 with a name for each. Where faults have equal words, a name also has the call of the line, the step within the operation,
+    and the argument that is missing."""
     steps_of: dict[int, list[int]] = {}
     others: dict[str, list[tuple[int, str]]] = {}
     for number, step, _ in tape.plan([value], exact=True):

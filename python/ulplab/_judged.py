@@ -198,7 +198,7 @@ class Verdict:
     wrong: str
     #: Why elements are neither right nor wrong; empty if all are either.
     unsaid: str
-    #: What was asked, with the type that the kernel adds in.
+    #: The question, with the type that the kernel adds in.
     asked: Asked
 
 
