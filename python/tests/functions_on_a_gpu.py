@@ -36,7 +36,7 @@ def judged(got, function, inputs, accumulate="f32", rounds="end"):
         verdict = "failed"
     except ValueError as why:
         return str(why)[:200], None
-    bound = _functions.bounds_of(function, inputs, ulplab._close.unit(accumulate), rounds)["out"]
+    bound = _functions.bounds_of(function, inputs, accumulate, rounds)["out"]
     array = _tensors.array(got, "got")
     found = _judged.Found(ulplab._native.widen(array), bound, array.dtype)
     return verdict, float(found.ratios().max(initial=0.0))

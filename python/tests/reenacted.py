@@ -10,7 +10,6 @@ import ulplab
 from functions import changed
 from ulplab import _functions, _judged
 
-_U = 2.0**-24
 # Elements of an output whose bounds are compared with the effect of a fault.
 _SOME = 8
 
@@ -95,7 +94,7 @@ class Bounds:
         self.case, self.dtype, self.inputs = case, dtype, drawn(case, dtype, seed)
         self.name = str(dtype).removeprefix("torch.")
         asked, words = split(case, self.inputs)
-        self.bounds = _functions.bounds_of(case.op, asked, _U, **words)
+        self.bounds = _functions.bounds_of(case.op, asked, "f32", **words)
         assert not any(bound.unknown for bound in self.bounds.values()), self.bounds
 
     def refused(self, fault: str) -> bool:

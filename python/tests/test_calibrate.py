@@ -137,12 +137,20 @@ def test_functions_are_calibrated_as_operations_are():
     assert found.failed == {"bound": 0, "threshold": 0} and 0 < found.ratios[0] < found.ratios[-1] == found.threshold < 1
     assert found.gains["threshold"] < found.gains["bound"] < 1e-4
     missing = [fault for fault in found.faults["bound"] if fault.startswith("a missing factor of mul (test_calibrate.py:")]
-    assert missing and all(found.faults["bound"][fault] == 1 for fault in missing) and any(fault.endswith(" [2]") for fault in missing)
+    assert missing and all(found.faults["bound"][fault] == 1 for fault in missing) and any(", call 2 of 2, the " in fault for fault in missing)
     assert found.factors["bound"]["input 2"] <= 1.01
     assert "reference, float32, 60 seeds" in str(found) and "input 2: 1.001 times as large is noticed" in str(found)
     # A kernel that is wrong fails on every seed, by any gate.
     wrong = ulplab.calibrate(lambda x, w, eps: reference(x, w, 1.1 * eps), op=reference, inputs=draw, seeds=3)
     assert wrong.failed == {"bound": 3} and wrong.ratios[0] > 1
+    assert wrong.outside == 1 and "the kernel is outside its bound in all 3 seeds: it is wrong, or" in str(wrong)
+    assert found.outside == 0 and "outside its bound" not in str(found)
+    # Outside in some seeds only. Also: a named operation.
+    seeds = iter(range(4))
+    some = ulplab.calibrate(lambda x, w, eps: reference(x, w, (1.1 if next(seeds) == 2 else 1) * eps), op=reference, inputs=draw, seeds=4)
+    assert some.outside == 0.25 and "the kernel is outside its bound in 1 of 4 seeds" in str(some)
+    named = ulplab.calibrate(lambda x, scale: 1.01 * torch.tensor(x).softmax(-1), "softmax", seeds=60, alarms=0.05)
+    assert named.outside == 1 and named.threshold > 1 and "outside its bound in all 60 seeds" in str(named)
     # Each of several given inputs is a seed; they may have names.
     listed = [dict(zip(("x", "w", "eps"), draw(np.random.default_rng(seed)))) for seed in range(2)]
     assert len(ulplab.calibrate(reference, op=reference, inputs=listed).ratios) == 2

@@ -327,10 +327,8 @@ def test_bounds_of_a_model():
 
 
 def test_gates_are_asked_about_faults_of_steps():
-    import numpy as np
-
-    loose = ulplab.audit(lambda got, want: np.allclose(got, want, rtol=1e-2, atol=1e-2), op=reference, inputs=(X, W, B))
-    tight = ulplab.audit(lambda got, want: np.allclose(got, want, rtol=1e-5, atol=1e-9), op=reference, inputs=(X, W, B))
+    loose = ulplab.audit(lambda got, want: torch.allclose(got, want, rtol=1e-2, atol=1e-2), op=reference, inputs=(X, W, B))
+    tight = ulplab.audit(lambda got, want: torch.allclose(got, want, rtol=1e-5, atol=1e-9), op=reference, inputs=(X, W, B))
     assert loose.op == "reference" and loose.right_passes and tight.right_passes
     assert any(fault.startswith("bf16 after addmm (test_function_faults.py:") for fault in loose.survivors), loose
     assert len(tight.survivors) < len(loose.survivors) and len(tight.noticed) >= 15

@@ -1,5 +1,7 @@
 """ulplab.bounds: each operation of a model is judged by what it was given."""
 
+import re
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -48,6 +50,48 @@ def test_a_custom_operation_is_judged_by_its_definition():
     with pytest.raises(AssertionError, match=r"ulplab_tests::norm \(test_function_local.py:\d+\) .*576 of 576 elements are outside"):
         with ulplab.bounds(references={"ulplab_tests::norm": lambda x: rms_norm(x, 1e-3)}):
             norm(X)
+
+
+@torch.library.custom_op("ulplab_tests::norm_and_root", mutates_args=())
+def norm_and_root(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    root = torch.rsqrt(x.square().mean(-1) + 1e-5)
+    return x * root[..., None], root
+
+
+@pytest.mark.parametrize(
+    "gives, kinds",
+    [
+        (lambda x: rms_norm(x)[:1], r"float32[1, 9, 32]"),
+        (lambda x: rms_norm(x).mT, r"float32[2, 32, 9]"),
+        (lambda x: None, "NoneType"),
+        (lambda x: 2.0, "float"),
+        (lambda x: (x, x), r"float32[2, 9, 32], float32[2, 9, 32]"),
+        (lambda x: (), "nothing"),
+        (lambda x: x.long(), r"int64[2, 9, 32]"),
+    ],
+)
+def test_a_reference_gives_what_the_operation_gives(gives, kinds):
+    said = rf"not judged: ulplab_tests::norm \(test_function_local.py:\d+\): its reference gives {re.escape(kinds)}; expected float32\[2, 9, 32\]"
+    with pytest.raises(ValueError, match=said):
+        with ulplab.bounds(references={"ulplab_tests::norm": gives}):
+            norm(X)
+    # Other floating-point types are other roundings.
+    with ulplab.bounds(references={"ulplab_tests::norm": lambda x: rms_norm(x.double())}):
+        norm(X)
+
+
+def test_a_reference_gives_all_outputs():
+    name = "ulplab_tests::norm_and_root"
+    right = {name: lambda x: (rms_norm(x), torch.rsqrt(x.square().mean(-1) + 1e-5))}
+    with ulplab.bounds(references=right) as found:
+        norm_and_root(X)
+    assert [one.name for one in found.operations] == [name]
+    with pytest.raises(ValueError, match=r"its reference gives float32\[2, 9, 32\]; expected float32\[2, 9, 32\], float32\[2, 9\]"):
+        with ulplab.bounds(references={name: rms_norm}):
+            norm_and_root(X)
+    with pytest.raises(ValueError, match=rf"references: '{name}' raises TypeError: .*missing 1 .*; expected a function of {name}\(Tensor x\)"):
+        with ulplab.bounds(references={name: lambda x, w: x}):
+            norm_and_root(X)
 
 
 def written_by_others(x):

@@ -8,7 +8,6 @@ import functions as known  # noqa: E402
 import numpy as np  # noqa: E402
 from ulplab import _functions, _graph_faults, _judged  # noqa: E402
 
-U = 2.0**-24
 FORWARD = ["block", "attention", "cell", "gemm_gelu_softmax", "experts", "conv2d", "group_norm", "logsumexp", "huber", "in_place"]
 BACKWARD = ["rms_norm", "layer_norm", "softmax", "gelu", "cross_entropy", "attention"]
 
@@ -16,8 +15,8 @@ BACKWARD = ["rms_norm", "layer_norm", "softmax", "gelu", "cross_entropy", "atten
 def mutants(tape):
     """Changed calls of steps: leave out, lose, round, scale, shift."""
     for number, step in enumerate(tape.steps):
-        for what, call in _graph_faults.faults(step):
-            yield number, what, call
+        for fault in _graph_faults.faults(step):
+            yield number, fault.what, fault.call
         if step.local is not None:
             yield number, f"{step.name} times 1.001", lambda *given, step=step: step.call(*given) * 1.001
             yield number, f"{step.name} of the next row", lambda *given, step=step: step.call(*given).roll(1, 0) if given[0].ndim else step.call(*given)
@@ -53,7 +52,7 @@ def missed(bound):
 @pytest.mark.parametrize("name", FORWARD)
 def test_changed_steps_fail(name):
     function = known.FUNCTIONS[name][0]
-    bound = _functions.bounds_of(function, known.drawn(name, 5), U)["out"]
+    bound = _functions.bounds_of(function, known.drawn(name, 5), "f32")["out"]
     passed, count = missed(bound)
     assert count >= 5 and passed == [], passed[:5]
 
@@ -64,6 +63,6 @@ def test_changed_steps_of_gradients_fail(name):
     inputs = known.drawn(name, 5)
     out = function(*inputs)
     grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
-    bound = _functions.bounds_of(function, inputs, U, grads={"dx": 0}, grad_output=grad)["dx"]
+    bound = _functions.bounds_of(function, inputs, "f32", grads={"dx": 0}, grad_output=grad)["dx"]
     passed, count = missed(bound)
     assert count >= 5 and passed == [], passed[:5]

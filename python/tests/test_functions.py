@@ -118,7 +118,7 @@ def test_bounds_of_definitions_are_those_of_named_operations():
         seen.add(op)
         given = {name: ulplab._tensors.array(one, name) if hasattr(one, "shape") else one for name, one in inputs.items()}
         _, value, error, _ = ulplab._native.expected(op, given, "float32", 2.0**-24)[0]
-        bound = _functions.bounds_of(_definitions.definition(op, inputs), inputs, 2.0**-24)["out"]
+        bound = _functions.bounds_of(_definitions.definition(op, inputs), inputs, "f32")["out"]
         assert np.abs(bound.value - value).max() <= 1e-12 * np.abs(value).max(), (op, list(inputs))
         at = np.random.default_rng(0).choice(value.size, 24, replace=False)
         # The named bounds of what rope does not turn, and of a causal row with one key, are 0.

@@ -23,8 +23,8 @@ def stored(result, dtype):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_right_kernels_pass_and_wrong_ones_fail(name, monkeypatch):
     function, *inputs = FUNCTIONS[name]
-    bounds_of = functools.cache(lambda u, rounds: _functions.bounds_of(function, inputs, u, rounds))
-    monkeypatch.setattr(_judged, "bounds_of", lambda function, inputs, u, rounds, *_: bounds_of(u, rounds))
+    bounds_of = functools.cache(lambda sums, rounds: _functions.bounds_of(function, inputs, sums, rounds))
+    monkeypatch.setattr(_judged, "bounds_of", lambda function, inputs, sums, rounds, *_: bounds_of(sums, rounds))
     want = function(*inputs)
     for got in (want, jax.jit(function)(*inputs)):
         ulplab.assert_close(got, op=function, inputs=inputs)

@@ -55,9 +55,9 @@ def without_a_term(case):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_right_kernels_pass_and_wrong_ones_fail(name, monkeypatch):
-    case, bounds_of = FUNCTIONS[name], functools.cache(lambda u, rounds: _functions.bounds_of(case.function, case.inputs, u, rounds))
+    case, bounds_of = FUNCTIONS[name], functools.cache(lambda accumulate, rounds: _functions.bounds_of(case.function, case.inputs, accumulate, rounds))
     # All results of a function are judged by the same bounds.
-    monkeypatch.setattr(_judged, "bounds_of", lambda function, inputs, u, rounds, *_: bounds_of(u, rounds))
+    monkeypatch.setattr(_judged, "bounds_of", lambda function, inputs, accumulate, rounds, *_: bounds_of(accumulate, rounds))
     right = stored(case.function(*case.inputs))
     narrow = stored(right, ml_dtypes.bfloat16)
     for got, words in ((right, {}), (widened(case), {}), (narrow, {"dtype": "any"})):
@@ -165,7 +165,7 @@ def unlike(expressions, *inputs):
                 found[one] = function
         except Exception:  # noqa: BLE001, S110 -- numpy has no such operation
             pass
-    bounds = _functions.bounds_of(lambda *given: {name: function(*given) for name, function in found.items()}, inputs, 2.0**-24)
+    bounds = _functions.bounds_of(lambda *given: {name: function(*given) for name, function in found.items()}, inputs, "f32")
     assert set(bounds) == set(found)
     return len(found), next(iter(bounds.values())).unknown
 

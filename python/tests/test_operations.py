@@ -119,7 +119,7 @@ def test_bounds_use_half_the_spacing():
 @pytest.mark.parametrize(
     ("op", "given", "said"),
     [
-        ("rmsnrom", {}, "no operation 'rmsnrom'; did you mean 'rmsnorm'?"),
+        ("rmsnrom", {}, "op = 'rmsnrom' is not an operation; expected one of .*; did you mean 'rmsnorm'"),
         ("rmsnorm", {}, r"'x' (\[..., C\]) is missing"),
         ("rmsnorm", {"x": np.ones((2, 3)), "wieght": np.ones(3)}, "takes no 'wieght'; did you mean 'weight'?"),
         ("rmsnorm", {"x": np.ones((2, 3)), "weight": np.ones(4)}, r"'weight' is \[4\], expected \[3\]"),

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 '''
 # What every operation takes besides its own, by `ulplab.reference.compute`.
-OPTIONS = 'accumulate: str = "f32", dtype: str = "float32", fault: str | None = None'
+OPTIONS = 'accumulate: str | None = None, dtype: str = "float32", fault: str | None = None'
 
 
 def parameter(name, kind, default):

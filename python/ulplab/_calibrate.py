@@ -10,8 +10,8 @@ from typing import Any, Callable, Iterable, Iterator, Protocol, Sequence
 import numpy
 
 from . import _draws, _errors, _inputs, _native, reference
-from ._close import _check_judged, unit
-from ._tensors import array, imported_torch, inputs as given_inputs
+from ._close import _check_judged, assumed, dtypes_of, narrower, unit
+from ._tensors import array, check_operation, imported_torch, inputs as given_inputs
 
 # Gains that are tried: 2^-24, a unit roundoff of f32, to 1.
 _GAINS = tuple(2.0**power for power in range(-24, 1))
@@ -23,7 +23,10 @@ _FAULT_SEEDS = 10
 
 @dataclass(frozen=True)
 class Calibration:
-    """The size and the power of a gate, measured with a right kernel on drawn inputs. ``print`` shows all of it."""
+    """The size and the power of a gate, measured with a right kernel on drawn inputs. ``print`` shows all of it.
+
+    A kernel that is `outside` its bound is not right, and no threshold of its errors is one for right kernels.
+    """
 
     op: str
     #: The type of the kernel's output.
@@ -52,6 +55,11 @@ class Calibration:
     #: For each gate and number of the operation, the smallest factor noticed in all seeds that were tried; infinite if none is.
     factors: dict[str, dict[str, float]] = field(default_factory=dict)
 
+    @property
+    def outside(self) -> float:
+        """The share of seeds in which the kernel is outside its bound: 0 for a right kernel, 1 for one that always is."""
+        return self.failed["bound"] / len(self.ratios)
+
     def __str__(self) -> str:
         quantiles = [float(numpy.quantile(self.ratios, q)) for q in (0.5, 0.9, 0.99, 1.0)]
         seeds, percent = len(self.ratios), f"{100 * self.confidence:g} %"
@@ -59,6 +67,10 @@ class Calibration:
             f"{self.op}, {self.dtype}, {seeds:,} seeds",
             "  error / bound: median {:.3g}, 90 % {:.3g}, 99 % {:.3g}, largest {:.3g}".format(*quantiles),
         ]
+        if self.outside:
+            times = f"in all {seeds:,} seeds" if self.outside == 1 else f"in {self.failed['bound']:,} of {seeds:,} seeds"
+            lines.append(f"  the kernel is outside its bound {times}: it is wrong, or computes otherwise than accumulate= and rounds= say")
+            lines.append("  what follows is measured with its errors, and tells nothing of right kernels")
         if self.threshold is None:
             lines.append(
                 f"  no threshold for {self.alarms:g} false alarms: that takes {self.seeds_needed:,} seeds; "
@@ -89,7 +101,7 @@ def calibrate(
     *,
     inputs: Callable[[numpy.random.Generator], Any] | Sequence[Any] | None = None,
     output: str | None = None,
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     rounds: str = "end",
     alarms: float = 1e-2,
     confidence: float = 0.95,
@@ -103,7 +115,8 @@ def calibrate(
     of which counts as a seed. Three gates are measured: the ``bound`` (an error larger than it fails), the ``threshold`` (the ratio of
     error and bound that at most a share of ``alarms`` of such draws passes, with ``confidence``), and the ``bias`` (the mean error, and
     the mean square; of some named operations). A threshold is measured, not extrapolated: a rate p takes about 3/p seeds for 95 %. It
-    holds for this kernel and such inputs. ``writes`` names inputs that the kernel may write to; any other must be as it was after the
+    holds for this kernel and such inputs; if the kernel is outside its bound in some seeds, ``outside`` has their share, and none of it is to be
+    used. ``writes`` names inputs that the kernel may write to; any other must be as it was after the
     call.
 
     Raises ValueError if an argument is out of its range, inputs do not fit, or there is nothing to judge; AssertionError if an output has
@@ -116,6 +129,7 @@ def calibrate(
         seeds = len(_listed(inputs))
     if isinstance(seeds, bool) or not isinstance(seeds, numbers.Integral) or seeds < 1:
         raise ValueError(f"seeds = {seeds!r}, expected an integer of at least 1")
+    assumed(accumulate, [])
     subject = _Function(op, output, accumulate, rounds) if callable(op) else _Operation(op, output, accumulate)
     if rounds != "end" and not callable(op):
         raise TypeError("calibrate: rounds is for op=function")
@@ -203,8 +217,9 @@ class _Sample(Protocol):
 class _Operation:
     """A named operation."""
 
-    def __init__(self, op: str, output: str | None, accumulate: str) -> None:
-        self.name, self.output, self.u = op, output, unit(accumulate)
+    def __init__(self, op: str, output: str | None, accumulate: str | None) -> None:
+        check_operation(op)
+        self.name, self.output, self.accumulate = op, output, accumulate
 
     def draw(self) -> Any:
         return _draws.of(self.name)
@@ -219,19 +234,20 @@ class _OfOperation:
 
     def __init__(self, subject: _Operation, got: _native.Array, given: dict[str, Any]) -> None:
         self.subject, self.given, self.dtype = subject, given, got.dtype
-        self.found = _native.judge(subject.name, got, given, subject.u, subject.output)
+        self.u = unit(assumed(subject.accumulate, dtypes_of([*given.values(), got])))
+        self.found = _native.judge(subject.name, got, given, self.u, subject.output)
         _check_judged(self.found, given, subject.name, "kernel(...)")
         self.ratio, self.outside, self.got = self.found["ratio"], bool(self.found["outside"]), self.found["got"]
         self.right = _native.rounded(self.found["value"], self.dtype)
 
     def errors(self, wrong: numpy.ndarray) -> dict[str, Any] | None:
-        return _errors.mean_errors(self.subject.name, self.found, wrong, self.dtype, self.subject.u)
+        return _errors.mean_errors(self.subject.name, self.found, wrong, self.dtype, self.u)
 
     def ratio_of(self, wrong: numpy.ndarray) -> float:
         return float(_native.compare(wrong, self.found["value"], self.found["bound"])["ratio"])
 
     def computed(self, given: dict[str, Any], fault: str | None = None) -> numpy.ndarray | None:
-        outputs = _native.expected(self.subject.name, given, self.dtype, self.subject.u, fault)
+        outputs = _native.expected(self.subject.name, given, self.dtype, self.u, fault)
         values = next(value for name, value, *_ in outputs if self.subject.output in (None, name))
         return _native.rounded(values, self.dtype) if values.shape == self.right.shape else None
 
@@ -254,24 +270,25 @@ class _OfOperation:
 class _Function:
     """A function of torch, whose steps have the faults."""
 
-    def __init__(self, function: Callable[..., Any], output: str | None, accumulate: str, rounds: str) -> None:
+    def __init__(self, function: Callable[..., Any], output: str | None, accumulate: str | None, rounds: str) -> None:
         imported_torch("calibrate")
         from ._functions import name_of
 
-        self.function, self.output, self.u, self.rounds = function, output, unit(accumulate), rounds
+        self.function, self.output, self.accumulate, self.rounds = function, output, accumulate, rounds
         self.name = name_of(function)
 
     def draw(self) -> Any:
         what = f"a function that draws the arguments of {self.name} from a random generator"
         raise TypeError(f"calibrate: give inputs, {what}, or a list of them")
 
-    def bounds(self, given: Any) -> dict[str, Any]:
+    def bounds(self, given: Any, accumulate: str | None) -> dict[str, Any]:
         from ._functions import bounds_of
 
-        return bounds_of(self.function, given, self.u, self.rounds)
+        return bounds_of(self.function, given, accumulate, self.rounds)
 
     def judged(self, returned: Any, before: _inputs.Snapshot, seed: int) -> _Sample:
-        bounds, outputs = self.bounds(before), _inputs.outputs(returned)
+        outputs = _inputs.outputs(returned)
+        bounds = self.bounds(before, self.accumulate or ("f32" if narrower(dtypes_of([outputs])) else None))
         output = self.output or next(iter(bounds))
         for who, has in ((self.name, bounds), ("the kernel", outputs)):
             if output not in has:
@@ -318,7 +335,7 @@ class _OfFunction:
 
     def scaled(self, name: Any, factor: float) -> numpy.ndarray | None:
         given = {key: x * factor if _inputs.said(key) == name else x for key, x in self.before.items()}
-        bound = self.subject.bounds(given).get(self.bound.name)
+        bound = self.subject.bounds(given, self.bound.accumulate).get(self.bound.name)
         return self.stored(bound.value) if bound is not None and bound.value.shape == self.right.shape else None
 
 

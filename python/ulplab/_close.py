@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import numbers
 from typing import Any, Callable, Iterable
@@ -10,13 +9,14 @@ from typing import Any, Callable, Iterable
 import numpy
 
 from . import _errors, _inputs, _native, _records
-from ._tensors import arguments, array, check_words, imported_torch, inputs as given_inputs, warn
+from ._tensors import arguments, array, check_operation, check_words, imported_torch, inputs as given_inputs, operations, warn
 
 # Metrics that a limit can be given for, and whether a larger value is better.
 _METRICS = dict(_native.limits())
 
-# What may be assumed of a kernel's sums: the unit roundoff of an addition, and a clause for messages.
-_SUMS = {name: (unit, meaning) for name, unit, meaning in _native.sums()}
+# Assumptions on a kernel's sums: the unit roundoff of an addition, and a clause for messages. Wanted outputs are computed in f64. Their own
+# errors are as large as those of a kernel in f64, whose unit counts twice.
+_SUMS = {name: (2 * unit if name == "f64" else unit, meaning) for name, unit, meaning in _native.sums()}
 
 
 class NoGate(ValueError):
@@ -33,6 +33,20 @@ def _sums(accumulate: str) -> tuple[float, str]:
     if accumulate not in _SUMS:
         raise ValueError(f"accumulate = '{accumulate}', expected one of {', '.join(_SUMS)}")
     return _SUMS[accumulate]
+
+
+def assumed(accumulate: str | None, dtypes: Iterable[str]) -> str:
+    """The type that a kernel adds in: the stated one, or else f64 if all of its floating-point tensors are of that type, or else f32."""
+    if accumulate is not None:
+        unit(accumulate)
+        return accumulate
+    floating = [name for name in dtypes if name.startswith(("float", "bfloat", "complex"))]
+    return "f64" if floating and not narrower(floating) else "f32"
+
+
+def narrower(dtypes: Iterable[str]) -> bool:
+    """True if one of the types is a floating-point type that is narrower than f64."""
+    return any(name.startswith(("float", "bfloat", "complex")) and name not in ("float64", "complex128") for name in dtypes)
 
 
 class _Missing:
@@ -54,7 +68,7 @@ def assert_close(
     op: str | Callable[..., Any] | None = None,
     inputs: Any = None,
     output: str | None = None,
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     rounds: str = "end",
     grads: dict[str, Any] | None = None,
     grad_output: Any = None,
@@ -82,7 +96,8 @@ def assert_close(
 
     ``assert_close(got, op="rmsnorm", inputs=dict(x=x, weight=w, eps=1e-6))``
         No number: what the operation gives is computed in f64, and how far each element may be from it follows from the inputs,
-        the type of ``got`` and the type that the kernel adds in (``accumulate``: f32, f64, tf32, f16, bf16, fp8_tensor_core or i32).
+        the type of ``got`` and the type that the kernel adds in (``accumulate``: f32, f64, tf32, f16, bf16, fp8_tensor_core or i32; without
+        it, f64 if ``got`` and all floating-point inputs are of that type, else f32).
         Operations and what they take are in ``ulplab.reference``. ``output`` names the output that ``got`` is, if there are several; or
         ``got`` is a dictionary of them, ``{"y": y, "state": state}``. Words such as ``cast="before_weight"`` go into ``inputs`` or stand
         next to them. If all elements are inside, their mean error and mean square are looked at (rmsnorm, rope, silu_and_mul and softmax,
@@ -94,7 +109,8 @@ def assert_close(
         The same for a function of torch or numpy that you wrote as a plain reference: it runs once, with f64 next to every tensor, and the rounding
         errors of its steps reach the outputs through its own derivatives. ``rounds`` says what kernels round: ``"end"``, their output;
         ``"as_written"``, each operation's result in the type that the function gives it; ``"every_step"``, also the steps within softmax and
-        norms. A cast in the function is a rounding that a kernel may make. ``grads={"dx": 0}`` names gradients of inputs, by position or by
+        norms. A cast in the function is a rounding that a kernel may make. Without ``accumulate``, sums are in f64 only if the function, too,
+        computes in nothing else. ``grads={"dx": 0}`` names gradients of inputs, by position or by
         name, which are judged as outputs are: ``assert_close({"y": y, "dx": dx}, op=function, inputs=(x,), grads={"dx": 0}, grad_output=dy)``;
         the output of a function with one is ``"out"``, and with several they are ``"out0"``, ``"out1"``, … or the keys of its dictionary.
         ValueError, "not judged", if a step has no bound; "not determined", if an element hangs on a decision within its errors.
@@ -115,7 +131,9 @@ def assert_close(
     of an input, or a limit is one that no numbers can break, such as ``atol=inf`` or ``cosine=-1``.
     """
     __tracebackhide__ = True
-    if op is not None and not isinstance(op, str) and not callable(op):
+    if isinstance(op, str):
+        check_operation(op)
+    elif op is not None and not callable(op):
         raise TypeError(f"assert_close: op = {op!r}, expected the name of an operation or a function")
     if limits:
         _check_words(limits, None if callable(op) else op)
@@ -225,8 +243,8 @@ def _check_words(given: Iterable[str], op: str | None) -> None:
     own = arguments(assert_close)
     if op is None:
         check_words("assert_close", given, [*own, *_METRICS])
-    elif words := _takes(op):
-        check_words(f"assert_close(op='{op}')", given, [*(word for word, *_ in words), *own])
+    else:
+        check_words(f"assert_close(op='{op}')", given, [*(word for word, *_ in _takes(op)), *own])
 
 
 def _check_limit(name: str, value: Any) -> None:
@@ -252,6 +270,17 @@ _FLOATS = {
 }
 # Types that inputs are quantized to: what a kernel makes of them has a type of its own.
 _CODES = ("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")
+
+
+def dtypes_of(arguments: Iterable[Any]) -> list[str]:
+    """The names of the types of all tensors among arguments, also in lists and dictionaries."""
+    found = []
+    for x in arguments:
+        if isinstance(x, (list, tuple, dict)):
+            found += dtypes_of(x.values() if isinstance(x, dict) else x)
+        elif hasattr(x, "dtype") and not isinstance(x, numpy.generic):
+            found.append(_type_name(x.dtype) or "")
+    return found
 
 
 def _type_name(dtype: Any) -> str | None:
@@ -306,18 +335,19 @@ def _check_memory(got: Any, want: Any, got_array: _native.Array, want_array: _na
         raise ValueError("not judged: got and want share their memory; compare with a copy that was made before")
 
 
-@functools.cache
-def _takes(op: str) -> tuple[tuple[str, str, str], ...]:
+def _takes(op: str) -> list[tuple[str, str, str]]:
     """The inputs of an operation: name, kind and default of each."""
-    known = {operation["name"]: operation["takes"] for operation in _native.operations()}
-    return tuple(takes[:3] for takes in known.get(op, ()))
+    return [takes[:3] for takes in operations()[op]["takes"]]
 
 
 def _by_operation(got: Any, inputs: dict[str, Any], call: dict[str, Any], name: str, live: dict[str, Any]) -> str:
     """The message on an output that is wrong; empty for a right one."""
     __tracebackhide__ = True
     op, output, accumulate, mean_error = (call[word] for word in ("op", "output", "accumulate", "mean_error"))
-    u, given, got_array = unit(accumulate), given_inputs(inputs), array(got, name)
+    given, got_array = given_inputs(inputs), array(got, name)
+    accumulate = assumed(accumulate, dtypes_of([*given.values(), got_array]))
+    call = {**call, "accumulate": accumulate}
+    u = unit(accumulate)
     found = _native.judge(op, got_array, given, u, output)
     _check_judged(found, given, op, name)
     # What is outside is an error of that kind, and a view of what is only moved, such as a transposed state, overwrites nothing.
@@ -354,9 +384,11 @@ def _by_operation(got: Any, inputs: dict[str, Any], call: dict[str, Any], name: 
             return ""
         return message
     lines = _errors.outside(f"{op}: {name}", got_array, found, f"the bound of '{found['output']}', {_sums(accumulate)[1]}")
-    lines += [f"  {line}" for line in _errors.like(found)]
+    if accumulate == "f64" and not _native.judge(op, got_array, given, unit("f32"), output)["outside"]:
+        found["like"].append(("accumulate = f32", 0, True))
     if not found["like"]:
         lines.append(f"  looks like none of the faults that ulplab.reference.{op} knows")
+    lines += [f"  {line}" for line in _errors.explained(found["like"], found["worst"][-1])]
     note(found["worst"][-1], "\n".join(lines))
     return "\n".join(lines)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from . import _native
-from ._tensors import check_words
+from ._tensors import check_operation, check_words, operations
 from ._torch import Tensor, torch
 
 F = torch.nn.functional
@@ -97,16 +96,14 @@ def definition(op: str, inputs: Any) -> Callable[..., Tensor]:
 
     ValueError if there is none, or if an input is given that the definition does not take: pass a function.
     """
-    known = {operation["name"]: [word for word, *_ in operation["takes"]] for operation in _native.operations()}
-    if op not in known:
-        hint = _native.did_you_mean(op, list(known))
-        raise ValueError(f"op = '{op}' is not an operation{hint}; expected a function, or one of {', '.join(DEFINITIONS)}")
+    check_operation(op)
+    known = [word for word, *_ in operations()[op]["takes"]]
     if op not in DEFINITIONS:
         names = ", ".join(DEFINITIONS)
         raise ValueError(f"op = '{op}' has no plain definition in torch, expected one of {names}; pass a function, op=reference")
     if not isinstance(inputs, dict):
-        raise TypeError(f"inputs is a {type(inputs).__name__}, expected a dictionary of what '{op}' takes: {', '.join(known[op])}")
-    check_words(f"op = '{op}'", inputs, known[op])
+        raise TypeError(f"inputs is a {type(inputs).__name__}, expected a dictionary of what '{op}' takes: {', '.join(known)}")
+    check_words(f"op = '{op}'", inputs, known)
     function = DEFINITIONS[op]
     code = function.__code__
     extra = [word for word, x in inputs.items() if x is not None and word not in code.co_varnames[: code.co_argcount]]

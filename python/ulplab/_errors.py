@@ -10,6 +10,8 @@ import numpy
 
 from . import _native
 
+#: Elements that are off by less than so many times their bound are just outside: the bound may be too tight.
+_JUST = 2.0
 #: Rows that are needed before a mean says more than a bound.
 _ROWS = 16
 
@@ -72,20 +74,22 @@ def outside(name: str, got: _native.Array, found: dict[str, Any], bound: str) ->
     if where is not None:
         shared = [place(where["place"]), *(what for bit, what in _KINDS.items() if where["kinds"] & bit)]
         lines.append(f"  outside: {', '.join(shared)}")
-        # Elements just outside, as by a bound that is too tight, hide the pattern of those that are far outside.
+        # Elements just outside hide the pattern of those that are far outside.
         if where["far"]:
             count, there = where["far"]
             lines.append(f"  10 times outside or more: {count:,}, {place(there)}")
-        if where["just"]:
-            lines.append(f"  less than 2 times outside: {where['just']:,}; the bound may be too tight for these")
     return lines
 
 
-def like(found: dict[str, Any]) -> list[str]:
-    """The faults that an output looks like. One that only allows more does not explain it."""
-    return [
+def explained(likes: list[tuple[str, int, bool]], ratio: float) -> list[str]:
+    """Explanations of an output whose worst element is off by a multiple ``ratio`` of its bound: the faults that it looks like, and words
+    whose bound is wider. If there are none, and elements are just outside, the bound itself may be wrong."""
+    lines = [
         f"with {what}, whose bound is wider, {count:,} elements are outside"
         if wider
         else f"looks like {what}; then {count:,} elements are outside"
-        for what, count, wider in found["like"][:4]
+        for what, count, wider in likes[:4]
     ]
+    if not likes and ratio < _JUST:
+        lines.append(f"all of them are less than {_JUST:g} times outside, and nothing known explains them: the bound may be too tight")
+    return lines

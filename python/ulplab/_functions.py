@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import math
 import warnings
@@ -12,7 +13,7 @@ from typing import Any, Callable, Iterable, Iterator
 import numpy
 
 from . import _inputs, _native, _rows
-from ._close import unit
+from ._close import _sums, assumed, dtypes_of, unit
 from ._derivatives import check_grad_output, wanted_inputs
 from ._shadows import Leaks, Shadows
 from ._tape import ROOM, Decisions, Tape
@@ -29,6 +30,8 @@ _ELEMENTS = 16
 _LARGE = 1 << 18
 # Factor by which random roundings are enlarged to find decisions that no draw of the usual size changes.
 _FAR = 4.0
+# Unit roundoff of f64.
+_F64 = 2.0**-53
 # How many times as far as such a draw a kernel may be that decides as it does.
 _AROUND = 2.0
 
@@ -60,21 +63,23 @@ class Bound:
     """What a function gives in f64, and how far right kernels may be from it.
 
     ``value`` has the elements, ``sigma`` the standard deviation of the errors of right kernels, ``undetermined`` marks elements on which a
-    decision has an influence that flips within its errors, and ``unknown`` names steps without a bound.
+    decision has an influence that flips within its errors, and ``unknown`` names steps without a bound: with one, ``sigma`` is NaN.
     """
 
-    def __init__(self, name: str, dtype: str, tape: Tape, value: Value, unknown: list[str]) -> None:
+    def __init__(self, name: str, dtype: str, accumulate: str, tape: Tape, value: Value, unknown: list[str]) -> None:
         self.name = name
         #: The type that the function gives.
         self.dtype = dtype
+        #: The type that kernels add in.
+        self.accumulate = accumulate
         #: True if the function is one of numpy.
         self.is_numpy = False
         self._tape = tape
         self._value = value
         self.unknown = unknown
         self.value: numpy.ndarray = value.z.detach().cpu().numpy()
-        self.sigma: numpy.ndarray = numpy.zeros_like(self.value)
-        self.peak: numpy.ndarray = numpy.zeros_like(self.value)
+        self.sigma: numpy.ndarray = numpy.zeros(self.value.shape)
+        self.peak: numpy.ndarray = numpy.zeros(self.value.shape)
         self.undetermined: numpy.ndarray = numpy.zeros(self.value.shape, bool)
         self._alternatives: list[tuple[numpy.ndarray, numpy.ndarray]] = []
         self._known: dict[int, _Sensitivity] = {}
@@ -83,6 +88,21 @@ class Bound:
         self._finite = False
         #: True if rows depend on each other.
         self._tied = False
+
+    def _number(self, element: Any) -> int:
+        """The number of an element, from its number or its indices. ValueError if there is none, or if nothing is known of its error."""
+        shape = self.value.shape
+        sizes = shape if isinstance(element, tuple) else (self.value.size,)
+        index = element if isinstance(element, tuple) else (element,)
+        whole = all(isinstance(one, (int, numpy.integer)) and not isinstance(one, bool) for one in index)
+        if not whole or len(index) != len(sizes) or not all(-size <= one < size for one, size in zip(index, sizes)):
+            raise ValueError(
+                f"{self.name}: {element!r} names no element of {list(shape)}; "
+                f"expected a number below {self.value.size:,}, or a tuple of {len(shape)} indices; for several elements, ask for each"
+            )
+        if self.unknown:
+            raise ValueError(f"not judged: {self.name}: {'; '.join(self.unknown[:3])}")
+        return int(numpy.ravel_multi_index([one % size for one, size in zip(index, sizes)], sizes)) if sizes else 0
 
     def _measure(self) -> None:
         if self._value.spread is not None and self._value.peak is not None:
@@ -100,14 +120,14 @@ class Bound:
 
     def of(self, element: int | tuple[int, ...]) -> _Sensitivity:
         """The bound of one element, by its number or its indices, from the derivatives with respect to all roundings."""
-        at = int(numpy.ravel_multi_index(element, self.value.shape)) if isinstance(element, tuple) else element
+        at = self._number(element)
         self.ask([at])
         return self._known[at]
 
     @_uncollected()
-    def ask(self, elements: Iterable[int]) -> None:
+    def ask(self, elements: Iterable[int | tuple[int, ...]]) -> None:
         """Finds the bounds of some elements, which then cost little."""
-        new = [element for element in dict.fromkeys(elements) if element not in self._known]
+        new = [element for element in dict.fromkeys(map(self._number, elements)) if element not in self._known]
         if not new:
             return
         # Independent of the mode that the caller is in.
@@ -167,14 +187,18 @@ class Bound:
         terms = sorted(((name, line, share / total) for (name, line), share in found.items()), key=lambda term: -term[2])
         return _Sensitivity(bound, terms)
 
-    def largest_terms(self, count: int = 5, element: int | None = None) -> list[tuple[str, str, float]]:
+    def largest_terms(self, count: int = 5, element: int | tuple[int, ...] | None = None) -> list[tuple[str, str, float]]:
         """The steps that bring most of an element's error: operation, line and share. Without ``element``, of the element that errs most."""
-        at = int(numpy.argmax(self.sigma)) if element is None else element
-        return self.of(at).terms[:count]
+        return self.of(int(self.sigma.size and numpy.argmax(self.sigma)) if element is None else element).terms[:count]
 
     def __repr__(self) -> str:
-        lines = [f"{self.name}: f64{list(self.value.shape)}, deviations of right kernels up to {float(self.sigma.max(initial=0.0)):.3g}"]
-        lines += [f"  not judged: {why}" for why in self.unknown[:4]]
+        kind = "f64" if self.value.dtype == numpy.float64 else self.value.dtype.name
+        lines = [f"{self.name}: {kind}{list(self.value.shape)}"]
+        if self.unknown:
+            return "\n".join(lines + [f"  not judged: {why}" for why in self.unknown[:4]])
+        if self._value.floating:
+            deviation = float(self.sigma.max(initial=0.0, where=numpy.isfinite(self.sigma)))
+            lines[0] += f", deviations of right kernels up to {deviation:.3g}, {_sums(self.accumulate)[1]}"
         if self.undetermined.any():
             lines.append(f"  not determined: {int(self.undetermined.sum()):,} elements, by decisions within their errors")
         return "\n".join(lines)
@@ -229,15 +253,21 @@ def _derivatives(out: Any, zs: list[Any], elements: list[int]) -> Any:
 def bounds_of(
     function: Callable[..., Any],
     inputs: Any,
-    u: float,
+    accumulate: str | None = None,
     rounds: str = "end",
     grads: dict[str, Any] | None = None,
     grad_output: Any = None,
 ) -> dict[str, Bound]:
-    """Runs a function, and returns a `Bound` for each of its outputs, and of the gradients that ``grads`` names."""
+    """Runs a function, and returns a `Bound` for each of its outputs, and of the gradients that ``grads`` names.
+
+    Without ``accumulate``, kernels add in f64 if the function computes in f64 alone, with inputs and outputs in f64, and else in f32.
+    """
     if rounds not in ROUNDS:
         raise ValueError(f"rounds = {rounds!r}, expected one of {', '.join(ROUNDS)}")
-    tape = Tape(u)
+    again = functools.partial(bounds_of, function, inputs, rounds=rounds, grads=grads, grad_output=grad_output)
+    given_types = dtypes_of([inputs, grad_output])
+    sums = assumed(accumulate, given_types)
+    tape = Tape(unit(sums))
     tape.again_from_sums = bool(grads)
     shadows = Shadows(tape, rounds)
     args, named = _inputs.split(inputs)
@@ -267,6 +297,10 @@ def bounds_of(
             followed.keep()
     finally:
         shadows.restore()
+    types = [str(x.dtype).removeprefix("torch.") for x in outputs.values() if isinstance(x, torch.Tensor)]
+    right = assumed(accumulate, [*given_types, *types, *(["float32"] if shadows.coarsest > _F64 else [])])
+    if right != sums:
+        return again(right)
     found = {}
     for name, x in outputs.items():
         if not isinstance(x, torch.Tensor):
@@ -281,7 +315,7 @@ def bounds_of(
         except Unknown as why:
             unknown.append(str(why))
             value = tape.leaf(x)
-        found[name] = Bound(name, str(x.dtype).removeprefix("torch."), tape, value, unknown)
+        found[name] = Bound(name, str(x.dtype).removeprefix("torch."), sums, tape, value, unknown)
     kept = [bound._value for bound in found.values()]
     try:
         tape.spread(_DRAWS, kept)
@@ -295,6 +329,9 @@ def bounds_of(
             bound.unknown.append(f"a step whose result has another size within the errors: {error}".splitlines()[0])
     if followed is not None:
         followed.check(found, _inputs.outputs)
+    for bound in found.values():
+        if bound.unknown:
+            bound.sigma = numpy.full(bound.value.shape, math.nan)
     return found
 
 
@@ -399,7 +436,7 @@ def bound_of(
     inputs: Any,
     *,
     rounds: str = "end",
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     grads: dict[str, Any] | None = None,
     grad_output: Any = None,
     elements: int = _ELEMENTS,
@@ -410,9 +447,13 @@ def bound_of(
         print(bound); bound.largest_terms(5)
 
     Returns a `Bound` with the elements in f64 and the standard deviation of their errors; a dictionary of them if the function has several
-    outputs, or if ``grads`` names gradients (see `assert_close`). The ``elements`` that err most get a bound of their own, ``bound.of(i)``.
+    outputs, or if ``grads`` names gradients (see `assert_close`). The ``elements``, a number of them, that err most get a bound of their own
+    at once; ``bound.of(i)`` is that of any element, by its number or a tuple of its indices.
     """
-    found = bounds_of(function, inputs, unit(accumulate), rounds, grads, grad_output)
+    if isinstance(elements, bool) or not isinstance(elements, (int, numpy.integer)) or elements < 0:
+        hint = "the bound of a single element is that of the result, bound.of((0, 1))"
+        raise ValueError(f"bound_of: elements = {elements!r} does not say how many; expected an integer of at least 0; {hint}")
+    found = bounds_of(function, inputs, accumulate, rounds, grads, grad_output)
     for bound in found.values():
         if not bound.unknown and bound._value.floating:
             bound.ask(map(int, largest(bound.sigma.reshape(-1), elements)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Callable, Iterator
 
 import numpy
@@ -13,26 +14,38 @@ from ._values import Step, Value, place, walk
 # Largest number of steps that are run to find faults that explain a wrong output.
 _MOST = 20_000
 _SHOWN = 3
+# Names of calls that say nothing, and what a sum is called.
+_UNNAMED = {"call": "", "<lambda>": "", "total": "sum"}
 
 
-def faults(step: Step) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The faults of a step: in words, and the call that makes each."""
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """A fault of a step: in words, and the call that makes it."""
+
+    what: str
+    call: Callable[..., Any]
+    #: The term or factor that is missing, where a step has two.
+    which: str = ""
+
+
+def faults(step: Step) -> Iterator[Fault]:
+    """The faults of a step."""
     where = place(step.name, step.line)
     if step.call is torch.add and isinstance(step.args[1], Value):
-        yield f"a missing term of {where}", lambda x, y: x + 0 * y
-        yield f"a missing term of {where}", lambda x, y: 0 * x + y
+        yield Fault(f"a missing term of {where}", lambda x, y: x + 0 * y, "the second")
+        yield Fault(f"a missing term of {where}", lambda x, y: 0 * x + y, "the first")
     elif step.call is torch.add and step.args[1] != 0:
-        yield f"a missing term of {where}", lambda x, y: x
+        yield Fault(f"a missing term of {where}", lambda x, y: x)
     elif step.call is torch.mul:
-        yield f"a missing factor of {where}", lambda x, y: x * (torch.ones_like(y) if isinstance(y, torch.Tensor) else 1.0)
+        yield Fault(f"a missing factor of {where}", lambda x, y: x * (torch.ones_like(y) if isinstance(y, torch.Tensor) else 1.0), "the second")
         if isinstance(step.args[1], Value):
-            yield f"a missing factor of {where}", lambda x, y: torch.ones_like(x) * y
+            yield Fault(f"a missing factor of {where}", lambda x, y: torch.ones_like(x) * y, "the first")
     elif step.call is torch.div:
-        yield f"a missing divisor of {where}", lambda x, y: x * (torch.ones_like(y) if isinstance(y, torch.Tensor) else 1.0)
+        yield Fault(f"a missing divisor of {where}", lambda x, y: x * (torch.ones_like(y) if isinstance(y, torch.Tensor) else 1.0))
     elif step.costly and step.args and isinstance(step.args[0], Value) and step.args[0].z.ndim:
-        yield f"the last term of {where} lost", lambda x, *rest: _without_last(step.call, x, rest)
+        yield Fault(f"the last term of {where} lost", lambda x, *rest: _without_last(step.call, x, rest))
     if step.local is not None:
-        yield f"bf16 after {where}", lambda *given: step.call(*given).to(torch.bfloat16).double()
+        yield Fault(f"bf16 after {where}", lambda *given: step.call(*given).to(torch.bfloat16).double())
 
 
 def _without_last(call: Callable[..., Any], x: Tensor, rest: tuple[Any, ...]) -> Any:
@@ -66,22 +79,40 @@ def run(tape: Tape, value: Value, at: int, call: Callable[..., Any]) -> Tensor:
     return made
 
 
-def results(tape: Tape, value: Value) -> Iterator[tuple[str, Tensor]]:
-    """The faults of all steps, and what each gives in the place of the value. A fault that does not fit the shapes of a step is left out."""
-    for number, step in enumerate(tape.steps):
-        for what, call in faults(step):
+def results(tape: Tape, value: Value) -> Iterator[tuple[int, Fault, Tensor]]:
+    """The faults of the steps that a value follows from, with their numbers, and what each gives in its place. A fault that does not fit the
+    shapes of a step is left out."""
+    for number, step, _ in tape.plan([value], exact=True):
+        for fault in faults(step):
             try:
-                yield what, run(tape, value, number, call)
+                yield number, fault, run(tape, value, number, fault.call)
             except (RuntimeError, TypeError, IndexError):
                 continue
 
 
 def named_results(tape: Tape, value: Value) -> Iterator[tuple[str, numpy.ndarray]]:
-    """The same in f64 with a name for each: of faults with equal words, the second is ``… [2]``."""
-    seen: dict[str, int] = {}
-    for what, wrong in results(tape, value):
-        seen[what] = seen.get(what, 0) + 1
-        yield what if seen[what] == 1 else f"{what} [{seen[what]}]", wrong.cpu().double().numpy()
+    """The same in f64 with a name for each. Where faults have equal words, a name also has the call of the line, the step within the operation,
+    and the argument that is missing."""
+    steps_of: dict[int, list[int]] = {}
+    others: dict[str, list[tuple[int, str]]] = {}
+    for number, step, _ in tape.plan([value], exact=True):
+        steps_of.setdefault(step.turn, []).append(number)
+        for fault in faults(step):
+            others.setdefault(fault.what, []).append((number, fault.which))
+    for number, fault, wrong in results(tape, value):
+        step, name = tape.steps[number], fault.what
+        turns = [*dict.fromkeys(tape.steps[at].turn for at, _ in others[name])]
+        own = [at for at, _ in others[name] if tape.steps[at].turn == step.turn]
+        if len(turns) > 1:
+            name += f", call {turns.index(step.turn) + 1} of {len(turns)}"
+        if len(set(own)) > 1:
+            within = steps_of[step.turn]
+            name += f", step {within.index(number) + 1} of {len(within)}"
+            call = getattr(step.call, "__name__", "")
+            name += f": {_UNNAMED.get(call, call)}" if _UNNAMED.get(call, call) else ""
+        if own.count(number) > 1:
+            name += f", {fault.which}"
+        yield name, wrong.cpu().double().numpy()
 
 
 def likeness(tape: Tape, value: Value, got: Tensor, allowed: Callable[[Tensor], Tensor]) -> list[tuple[str, int]]:
@@ -99,11 +130,11 @@ def likeness(tape: Tape, value: Value, got: Tensor, allowed: Callable[[Tensor], 
         # Roundings of what was given move the gain: it may be a number of three digits.
         gains = [(f"a gain of {_digits(one)}", _outside(got, one * want, allowed)) for one in (float(f"{gain:.3g}"), gain)]
         found.append(min(gains, key=lambda one: one[1]))
-    for what, wrong in results(tape, value):
+    for _, fault, wrong in results(tape, value):
         left -= len(tape.steps)
         if left < 0:
             break
-        found.append((what, _outside(got, wrong.cpu(), allowed)))
+        found.append((fault.what, _outside(got, wrong.cpu(), allowed)))
     best = sorted((one for one in found if 10 * one[1] <= outside and one[1] < outside), key=lambda one: one[1])
     seen: dict[str, int] = {}
     for what, count in best:

@@ -9,7 +9,7 @@ from typing import Any, Callable
 import numpy
 from . import _errors, _native, _records
 from ._choices import as_good
-from ._close import _sums, check_type, of_numpy, unit, warn_of_little
+from ._close import _sums, check_type, narrower, of_numpy, unit, warn_of_little
 from ._functions import ROUNDS, Bound, bounds_of, largest, name_of, stored_bound
 from ._graph_faults import likeness
 from ._torch import Tensor, torch
@@ -198,6 +198,8 @@ class Verdict:
     wrong: str
     #: Why elements are neither right nor wrong; empty if all are either.
     unsaid: str
+    #: The question, with the type that the kernel adds in.
+    asked: Asked
 
 
 @dataclass(frozen=True)
@@ -206,19 +208,26 @@ class Asked:
 
     function: Callable[..., Any]
     inputs: Any
-    accumulate: str = "f32"
+    accumulate: str | None = None
     rounds: str = "end"
     dtype: str | None = None
     grads: dict[str, Any] | None = None
     grad_output: Any = None
 
     def bounds(self) -> dict[str, Bound]:
-        return bounds_of(self.function, self.inputs, unit(self.accumulate), self.rounds, self.grads, self.grad_output)
+        return bounds_of(self.function, self.inputs, self.accumulate, self.rounds, self.grads, self.grad_output)
+
+    def settled(self, got: dict[str, _native.Array]) -> tuple[Asked, dict[str, Bound]]:
+        """The question with the type that the kernel adds in, which may follow from what the kernel gives, and the bounds."""
+        narrow = narrower(array.dtype for array in got.values())
+        bounds = replace(self, accumulate=self.accumulate or ("f32" if narrow else None)).bounds()
+        return replace(self, accumulate=next(iter(bounds.values())).accumulate), bounds
 
     def verdicts(self, got: dict[str, _native.Array]) -> list[Verdict]:
         """The verdicts on outputs, all of which must be given. Errors are those of `judged`."""
         __tracebackhide__ = True
-        bounds, name = self.bounds(), name_of(self.function)
+        name = name_of(self.function)
+        asked, bounds = self.settled(got)
         # An output or a gradient that is not given would not be compared.
         own = [one for one in bounds if one not in (self.grads or {})]
         missing = [one for one in self.grads or {} if one in bounds and one not in got]
@@ -233,7 +242,7 @@ class Asked:
             if output not in bounds:
                 raise ValueError(f"{name} gives no '{output}', expected one of {', '.join(bounds)}")
             if bounds[output].unknown:
-                found.append(Verdict(output, 0.0, "", _unknown(bounds[output], name)))
+                found.append(Verdict(output, 0.0, "", _unknown(bounds[output], name), asked))
                 continue
             # An output may be empty if another is not.
             if bounds[output].value.size == 0 and list(bounds[output].value.shape) == array.shape and any(x.value.size for x in bounds.values()):
@@ -242,11 +251,11 @@ class Asked:
             compared = one.compared()
             warn_of_little(compared, f"the bound of {name}")
             if not compared["outside"]:
-                found.append(Verdict(output, compared["ratio"], "", one.unsaid(name)))
+                found.append(Verdict(output, compared["ratio"], "", one.unsaid(name), asked))
                 continue
-            lines = _errors.outside(f"{name}: {output}", array, compared, f"the bound of '{name}', {_sums(self.accumulate)[1]}")
-            lines += _explained(one, output, bounds, self)
-            found.append(Verdict(output, compared["worst"][-1], "\n".join(lines), ""))
+            lines = _errors.outside(f"{name}: {output}", array, compared, f"the bound of '{name}', {_sums(bounds[output].accumulate)[1]}")
+            lines += _explained(one, output, bounds, asked)
+            found.append(Verdict(output, compared["worst"][-1], "\n".join(lines), "", asked))
         return found
 
 
@@ -256,7 +265,7 @@ def assert_function(got: dict[str, tuple[Any, _native.Array]], asked: Asked) -> 
     verdicts = asked.verdicts({output: array for output, (_, array) in got.items()})
     tensors, asks = {output: x for output, (x, _) in got.items()}, f"op = {name_of(asked.function)}"
     for one in verdicts:
-        _records.note(one.output, asks, one.ratio, one.wrong, tensors, asked, "not judged" if one.unsaid else "")
+        _records.note(one.output, asks, one.ratio, one.wrong, tensors, one.asked, "not judged" if one.unsaid else "")
     if wrong := [one.wrong for one in verdicts if one.wrong]:
         raise AssertionError("\n".join(wrong))
     if unsaid := [one.unsaid for one in verdicts if one.unsaid]:
@@ -275,7 +284,9 @@ def _explained(found: Found, output: str, bounds: dict[str, Bound], asked: Asked
     words = []
     narrow = found.dtype in ("bfloat16", "float16")
     tries = [("rounds", word) for word in ROUNDS[ROUNDS.index(asked.rounds) + 1 :]]
-    tries += [("accumulate", _SHORT[found.dtype])] if narrow and unit(asked.accumulate) < 2.0**-12 else []
+    u = unit(bounds[output].accumulate)
+    tries += [("accumulate", _SHORT[found.dtype])] if narrow and u < 2.0**-12 else []
+    tries += [("accumulate", "f32")] if u < 2.0**-24 else []
     for word, value in tries:
         changed: dict[str, Any] = {word: value}
         other = replace(asked, **changed).bounds()[output]
@@ -285,7 +296,7 @@ def _explained(found: Found, output: str, bounds: dict[str, Bound], asked: Asked
         if left == 0:
             words.append((f"{word} = {value}", left, True))
             break
-    tape, u = bounds[output]._tape, unit(asked.accumulate)
+    tape = bounds[output]._tape
     shape = bounds[output].value.shape
     screen = found.allowed.reshape(shape)
 
@@ -294,4 +305,4 @@ def _explained(found: Found, output: str, bounds: dict[str, Bound], asked: Asked
 
     got = torch.as_tensor(found.got.reshape(shape))
     like = [(what, left, False) for what, left in likeness(tape, bounds[output]._value, got, allowed)]
-    return lines + [f"  {line}" for line in _errors.like({"like": like + words})]
+    return lines + [f"  {line}" for line in _errors.explained(like + words, float(ratio.max()))]

@@ -7,7 +7,7 @@ from typing import Any, Callable
 import numpy
 
 from . import _errors, _native
-from ._close import unit
+from ._close import _sums, assumed
 from ._functions import ROUNDS, bounds_of
 from ._judged import Found
 from ._parts import pulled_back
@@ -99,19 +99,20 @@ class bounds:
 
     The end of the block raises AssertionError if results of an operation are outside their bounds, and ValueError, "not judged", if
     operations have no bound, or none was judged. ``rounds`` and ``accumulate`` are those of `assert_close`. ``references`` has plain
-    definitions of custom operations by name, ``{"mylib::norm": function}``. ``operations`` lists all that were judged, in order.
+    definitions of custom operations by name, ``{"mylib::norm": function}``, which take and give what the operation does. ``operations`` lists all that were judged, in order.
     """
 
-    def __init__(self, *, rounds: str = "end", accumulate: str = "f32", references: dict[str, Callable[..., Any]] | None = None) -> None:
+    def __init__(self, *, rounds: str = "end", accumulate: str | None = None, references: dict[str, Callable[..., Any]] | None = None) -> None:
         if rounds not in ROUNDS:
             raise ValueError(f"rounds = {rounds!r}, expected one of {', '.join(ROUNDS)}")
+        assumed(accumulate, [])
         for name in references or {}:
             library, _, own = name.partition("::")
             if not own or not hasattr(getattr(torch.ops, library), own):
                 raise ValueError(f"references: '{name}' is not an operation of torch.library; expected a name such as 'mylib::norm'")
         self.operations: list[Operation] = []
         self._leaving = _Leaving(self.operations)
-        self._mode = _Each(self.operations, unit(accumulate), rounds, {**_DEFINITIONS, **(references or {})})
+        self._mode = _Each(self.operations, accumulate, rounds, references or {})
 
     def __enter__(self) -> bounds:
         self._leaving.__enter__()
@@ -141,6 +142,21 @@ class bounds:
         return "\n".join(lines)
 
 
+def _check_kinds(found: Any, results: list[Tensor]) -> None:
+    """Unknown if a reference gives other shapes than the operation, or no floating-point numbers where the operation does."""
+
+    def kind(x: Any) -> str:
+        return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" if isinstance(x, torch.Tensor) else type(x).__name__
+
+    def fits(x: Any, of: Tensor) -> bool:
+        return isinstance(x, torch.Tensor) and x.shape == of.shape and (x.is_floating_point() == of.is_floating_point())
+
+    given = pytree.tree_leaves(found)
+    if len(given) != len(results) or not all(map(fits, given, results)):
+        shown = [", ".join(map(kind, some)) or "nothing" for some in (given, results)]
+        raise Unknown(f"its reference gives {shown[0]}; expected {shown[1]}, as the operation gives, or other floating-point types")
+
+
 def _bytes(x: Tensor) -> int:
     """The sum of the bytes of a tensor's memory."""
     memory = torch.empty(0, dtype=torch.uint8, device=x.device).set_(x.untyped_storage())
@@ -164,9 +180,9 @@ class _Leaving(TorchFunctionMode):  # type: ignore[misc]
 class _Each(TorchDispatchMode):  # type: ignore[misc]
     """Judges operations as they run."""
 
-    def __init__(self, found: list[Operation], u: float, rounds: str, references: dict[str, Callable[..., Any]]) -> None:
+    def __init__(self, found: list[Operation], accumulate: str | None, rounds: str, references: dict[str, Callable[..., Any]]) -> None:
         super().__init__()
-        self.found, self.u, self.rounds, self.references = found, u, rounds, references
+        self.found, self.accumulate, self.rounds, self.references = found, accumulate, rounds, references
         #: Memory that has been allocated and not been written, as far as torch knows: tensors that keep it.
         self.unwritten: dict[int, Tensor] = {}
         #: What operations have left in memory: a tensor that keeps it, and the sum of its bytes.
@@ -197,7 +213,8 @@ class _Each(TorchDispatchMode):  # type: ignore[misc]
         if changed and not func.is_view:
             self.note(name, why="reads memory that something has written which torch does not see, which has no bound here")
             return result
-        plain = self.references.get(func._schema.name)
+        reference = self.references.get(func._schema.name)
+        plain = reference or _DEFINITIONS.get(func._schema.name)
         local = kind(name.removesuffix("_"))
         if plain is None and (func.is_view or local in ("exact", "cast")) or not any(x.is_floating_point() and x.numel() for x in results):
             return result
@@ -210,7 +227,15 @@ class _Each(TorchDispatchMode):  # type: ignore[misc]
             for at, one in zip(tensors, inputs):
                 filled[at] = one
             again, words = pytree.tree_unflatten(filled, spec)
-            return (plain or func)(*again, **words)
+            if reference is None:
+                return (plain or func)(*again, **words)
+            try:
+                found = reference(*again, **words)
+            except Exception as error:
+                said = f"{type(error).__name__}: {error}"
+                raise ValueError(f"references: '{func._schema.name}' raises {said}; expected a function of {func._schema}") from error
+            _check_kinds(found, results)
+            return found
 
         with modes_off(), autograd_on():
             self.judge(name, function, tuple(given), [x.detach() for x in results])
@@ -226,7 +251,7 @@ class _Each(TorchDispatchMode):  # type: ignore[misc]
 
     def judge(self, name: str, function: Callable[..., Any], given: tuple[Tensor, ...], results: list[Tensor]) -> None:
         try:
-            found = list(bounds_of(function, given, self.u, self.rounds).values())
+            found = list(bounds_of(function, given, self.accumulate, self.rounds).values())
         except Unknown as why:
             self.note(name, why=str(why))
             return
@@ -242,7 +267,7 @@ class _Each(TorchDispatchMode):  # type: ignore[misc]
             one.settle()
             compared = one.compared()
             if compared["outside"]:
-                said = _errors.outside(place(name, line()), got, compared, "the bound of the operation")
+                said = _errors.outside(place(name, line()), got, compared, f"the bound of the operation, {_sums(bound.accumulate)[1]}")
                 self.note(name, compared["worst"][-1], "\n".join(said))
                 return
             if one.why or one.undetermined.any():

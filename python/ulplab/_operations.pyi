@@ -21,7 +21,7 @@ def attention(
     lse_base: Literal["e", "2"] = "e",
     p: Literal["f32", "bf16", "f16", "e4m3"] = "f32",
     p_scale: float = 1.0,
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     dtype: str = "float32",
     fault: str | None = None,
 ) -> Any: ...
@@ -34,7 +34,7 @@ def causal_conv1d(
     activation: Literal["none", "silu"] = "none",
     layout: Literal["bct", "btc"] = "bct",
     cast: Literal["at_end", "before_activation"] = "at_end",
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     dtype: str = "float32",
     fault: str | None = None,
 ) -> Any: ...
@@ -51,7 +51,7 @@ def compressor(
     ring_gate: Any,
     entries: Any,
     eps: float = 1e-06,
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     dtype: str = "float32",
     fault: str | None = None,
 ) -> Any: ...
@@ -62,7 +62,7 @@ def diagonal_ssm(
     b: Any,
     c: Any,
     state: Any = None,
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     dtype: str = "float32",
     fault: str | None = None,
 ) -> Any: ...
@@ -79,7 +79,7 @@ def gated_delta(
     l2norm: float = 0.0,
     eps: float = 1e-06,
     layout: Literal["kv", "vk"] = "kv",
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     dtype: str = "float32",
     fault: str | None = None,
 ) -> Any: ...
@@ -93,7 +93,7 @@ def hyper_head(
     norm_eps: float = 1e-06,
     eps: float = 1e-06,
     norm: Literal["rms", "none"] = "rms",
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     dtype: str = "float32",
     fault: str | None = None,
 ) -> Any: ...
@@ -104,7 +104,7 @@ def index_scores(
     weights: Any,
     counts: Any = None,
     scale: float = 1.0,
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     dtype: str = "float32",
     fault: str | None = None,
 ) -> Any: ...
@@ -115,7 +115,7 @@ def layernorm(
     bias: Any = None,
     eps: float = 1e-05,
     variance: Literal["of_differences", "of_squares"] = "of_differences",
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     dtype: str = "float32",
     fault: str | None = None,
 ) -> Any: ...
@@ -133,7 +133,7 @@ def matmul(
     b_rows: Literal["k", "n"] = "k",
     a_codes: Literal["numbers", "e2m1"] = "numbers",
     b_codes: Literal["numbers", "e2m1"] = "numbers",
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     dtype: str = "float32",
     fault: str | None = None,
 ) -> Any: ...
@@ -143,7 +143,7 @@ def mhc_post(
     y: Any,
     post: Any,
     comb: Any,
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     dtype: str = "float32",
     fault: str | None = None,
 ) -> Any: ...
@@ -158,7 +158,7 @@ def mhc_pre(
     eps: float = 1e-06,
     iterations: float = 20.0,
     norm: Literal["rms", "none"] = "rms",
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     dtype: str = "float32",
     fault: str | None = None,
 ) -> Any: ...
@@ -180,7 +180,7 @@ def moe(
     scaling_factor: float = 1.0,
     limit: float | None = None,
     stored: Literal["f32", "bf16", "f16"] = "f32",
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     dtype: str = "float32",
     fault: str | None = None,
 ) -> Any: ...
@@ -192,7 +192,7 @@ def rmsnorm(
     eps: float = 1e-06,
     zero_centered: float = 0.0,
     cast: Literal["after_weight", "before_weight"] = "after_weight",
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     dtype: str = "float32",
     fault: str | None = None,
 ) -> Any: ...
@@ -205,7 +205,7 @@ def rope(
     inverse: float = 0.0,
     layout: Literal["bthd", "bhtd"] = "bthd",
     width: Literal["half", "full"] = "half",
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     dtype: str = "float32",
     fault: str | None = None,
 ) -> Any: ...
@@ -218,7 +218,7 @@ def sample(
     noise: Any = None,
     seed: float = 0.0,
     seed_words: Any = None,
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     dtype: str = "float32",
     fault: str | None = None,
 ) -> Any: ...
@@ -226,7 +226,7 @@ def silu_and_mul(
     *,
     x: Any,
     cast: Literal["after_up", "before_up"] = "after_up",
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     dtype: str = "float32",
     fault: str | None = None,
 ) -> Any: ...
@@ -234,7 +234,7 @@ def softmax(
     *,
     x: Any,
     scale: float = 1.0,
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     dtype: str = "float32",
     fault: str | None = None,
 ) -> Any: ...
@@ -249,14 +249,14 @@ def sparse_attention(
     sinks: Any = None,
     scale: float | None = None,
     p: Literal["f32", "bf16", "f16"] = "f32",
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     dtype: str = "float32",
     fault: str | None = None,
 ) -> Any: ...
 def state_transpose(
     *,
     x: Any,
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     dtype: str = "float32",
     fault: str | None = None,
 ) -> Any: ...
@@ -285,7 +285,7 @@ def swap_ffn(
     lane_rule: Literal["transpose", "move", "literal"] = "transpose",
     operands: Literal["f32", "bf16", "f16", "e4m3"] = "f32",
     banks: Literal["bf16", "f16", "f32"] = "bf16",
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     dtype: str = "float32",
     fault: str | None = None,
 ) -> Any: ...
@@ -294,7 +294,7 @@ def top_k(
     x: Any,
     k: float | None = None,
     ties: Literal["lower_index", "any"] = "lower_index",
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     dtype: str = "float32",
     fault: str | None = None,
 ) -> Any: ...

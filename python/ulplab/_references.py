@@ -14,7 +14,6 @@ import numpy
 
 from . import _inputs, _sources
 from ._audit import _copy, _tensor
-from ._close import unit
 from ._files import Stored
 
 # Calls of each reference that are remembered, and the largest number of elements that one may be given and give.
@@ -184,7 +183,7 @@ def _answer(gate: Callable[[Any], bool], passed: bool, got: Any, want: Any, call
     dtype = _narrowest(numbers, stored.dtype)
     function, inputs = _inputs.by_position(call.function, call.args, call.kwargs)
     for rounds in ROUNDS:
-        bound = bounds_of(function, inputs, unit("f32"), rounds)[output]
+        bound = bounds_of(function, inputs, None if dtype == "float64" else "f32", rounds)[output]
         if bound.unknown:
             raise ValueError("; ".join(bound.unknown[:2]))
         if bound.value.shape != numbers.shape:
@@ -208,7 +207,7 @@ def _narrowest(numbers: numpy.ndarray, dtype: str) -> str:
     """The type that a kernel has stored what a test has widened: all its numbers are of that type."""
     from . import _native
 
-    for narrow in ("bfloat16", "float16"):
+    for narrow in ("bfloat16", "float16", "float32"):
         if dtype in ("float32", "float64") and numpy.array_equal(_native.rounded(numbers, narrow), numbers, equal_nan=True):
             return narrow
     return dtype

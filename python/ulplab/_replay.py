@@ -10,7 +10,7 @@ from typing import Any, Callable
 import numpy
 
 from . import _calls, _checkpoint, _dumps, _errors, _flashinfer, _modules, _native
-from ._close import _CODES, _FLOATS, _check_judged, _holds, _type_name, unit
+from ._close import _CODES, _FLOATS, _check_judged, _holds, _sums, _type_name, assumed, dtypes_of, unit
 from ._files import Stored, clean
 from ._tensors import array, imported_torch, inputs as given_inputs
 
@@ -52,7 +52,7 @@ _VERDICTS = ("failed", "biased", "passed", "not judged")
 
 def replay(
     folder: str | os.PathLike[str],
-    accumulate: str = "f32",
+    accumulate: str | None = None,
     *,
     modules: dict[str, str | Callable[..., Any]] | None = None,
     rounds: str = "end",
@@ -74,14 +74,14 @@ def replay(
     parameters by name, and with those of its attributes that the function takes; a torch module is called with the recorded parameters.
     ``rounds`` says what kernels round, as in `assert_close`. Calls of functions and with arguments that are not
     known, that have no outputs, or whose files cannot be read are *not judged*, and never passed. ``.pt`` files are read by
-    torch if the caller has imported it (``weights_only=True``). ``accumulate`` is the type that kernels add in.
+    torch if the caller has imported it (``weights_only=True``). ``accumulate`` is the type that kernels add in, as in `assert_close`.
 
     ValueError if the folder holds none of these.
     """
     root = Path(folder)
     if not root.is_dir():
         raise ValueError(f"{folder} is no folder")
-    unit(accumulate)
+    assumed(accumulate, [])
     classes = {**_modules.CLASSES, **(modules or {})}
     references: dict[str, Any] = {name: kind for name, kind in classes.items() if callable(kind)}
     kinds = {name: kind for name, kind in classes.items() if isinstance(kind, str)}
@@ -113,7 +113,7 @@ def replay(
     return Replay(found)
 
 
-def _by_function(call: _dumps.Recorded, reference: Any, accumulate: str) -> list[Replayed]:
+def _by_function(call: _dumps.Recorded, reference: Any, accumulate: str | None) -> list[Replayed]:
     """Judges the outputs of a call by a function of the caller's."""
 
     def of(verdict: str, ratio: float | None, message: str) -> Replayed:
@@ -139,7 +139,7 @@ def _by_function(call: _dumps.Recorded, reference: Any, accumulate: str) -> list
     return found
 
 
-def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: str) -> list[Replayed]:
+def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: str | None) -> list[Replayed]:
     def refused(why: str, op: str = "") -> Replayed:
         return Replayed(call.function, call.path, "not judged", None, why, op)
 
@@ -165,7 +165,8 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
             for said, words in one.choices.items():
                 given = _calls.with_outputs({**one.given, **words}, call.outputs)
                 given_arrays = given_inputs(given)
-                judged = _native.judge(op, held, given_arrays, unit(accumulate), output)
+                sums = assumed(accumulate, dtypes_of([*given_arrays.values(), held]))
+                judged = _native.judge(op, held, given_arrays, unit(sums), output)
                 _check_judged(judged, given_arrays, op, output or "output")
                 types = {_type_name(x.dtype) or "" for x in call.given.values() if hasattr(x, "dtype")}
                 # What is computed from codes has a type of its own.
@@ -177,7 +178,7 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
                     raise _calls.Unknown(f"output {one.at} is {held.dtype}, expected {wanted}, as its inputs are, or a wider type")
                 if judged["outside"] and one.corners:
                     ends = [given_inputs({**given, **corner}) for corner in one.corners]
-                    _widen(judged, [_native.judge(op, held, end, unit(accumulate), output) for end in ends])
+                    _widen(judged, [_native.judge(op, held, end, unit(sums), output) for end in ends])
                     unbounded = ~numpy.isfinite(judged["bound"])
                     if unbounded.any():
                         bound = numpy.where(unbounded, numpy.finfo(float).max, judged["bound"])
@@ -197,12 +198,12 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
             continue
         ratio = judged["ratio"]
         if judged["outside"]:
-            lines = _errors.outside(output or "output", held, judged, "the bound")
-            lines += _errors.like(judged)
+            lines = _errors.outside(output or "output", held, judged, f"the bound, {_sums(sums)[1]}")
+            lines += _errors.explained(judged["like"], judged["worst"][-1])
             lines += [*chosen, *([call.caution] if call.caution else [])]
             found.append(Replayed(call.function, call.path, "failed", ratio, "\n".join(lines), op))
             continue
-        biased = _errors.biased(_errors.mean_errors(op, judged, judged["got"], held.dtype, unit(accumulate)))
+        biased = _errors.biased(_errors.mean_errors(op, judged, judged["got"], held.dtype, unit(sums)))
         found.append(Replayed(call.function, call.path, "biased" if biased else "passed", ratio, "\n".join(biased + chosen), op))
     return found
 

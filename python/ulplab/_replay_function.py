@@ -28,7 +28,7 @@ class Reference:
     def name(self) -> str:
         return name_of(self.function)
 
-    def verdicts(self, call: Recorded, accumulate: str) -> list[Verdict]:
+    def verdicts(self, call: Recorded, accumulate: str | None) -> list[Verdict]:
         """The verdicts on a call's outputs. Unknown if the function does not take what was recorded."""
         args, named = self._arguments(call)
         function = self.function

@@ -210,6 +210,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         name = func._schema.name.partition("::")[2]
         name = name[:-1] if name.endswith("_") else name
         self.tape.name, self.tape.line = name, "in the backward pass" if self.backwards else self.at or line()
+        self.tape.turn += 1
         self.full = f"aten.{name}" if func.namespace in ("aten", "prims") else func._schema.name
         if func.namespace == "prims" or func.namespace == "aten" and (_unknown(name) or name == "to"):
             with self:
@@ -241,6 +242,9 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
             except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError) as error:
                 failed = f"its steps failed in f64: {type(error).__name__}: {error}".splitlines()[0]
                 why = self.reason(Unknown(failed))
+        elif not why:
+            # Numbers that are made of integers alone are those of torch, in the type that it gives them.
+            self.roundoff(name, parts(result, torch.Tensor))
         if why and name == "_local_scalar_dense":
             # The number is the function's own from here on.
             self.note(why)
@@ -327,9 +331,8 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         numbers = [real_type(x.dtype) for x in [*results, *written] if has_numbers(x)]
         if not numbers and not parts(given):
             return
-        narrow = max((torch.finfo(dtype).eps / 2 for dtype in numbers), default=0.0)
+        narrow = self.roundoff(name, [*results, *written])
         self.tape.scalar = max(self.tape.u, narrow) if self.rounds != "end" else self.tape.u
-        self.coarsest = max(self.coarsest, 0.0 if local in ("exact", "cast") else narrow)
         types = [dtype for dtype in numbers if torch.finfo(dtype).eps / 2 == narrow]
         self.tape.narrow = types[0] if self.rounds == "every_step" and narrow > self.tape.u else None
         outs = self.mirror(func, name, local, given, written, results)
@@ -360,6 +363,12 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
                 self.view(x, value)
             else:
                 self.keep(x, value)
+
+    def roundoff(self, name: str, results: list[Tensor]) -> float:
+        """The unit roundoff of the coarsest type among an operation's results, which the function is then known to compute in."""
+        found: float = max((torch.finfo(real_type(x.dtype)).eps / 2 for x in results if has_numbers(x)), default=0.0)
+        self.coarsest = max(self.coarsest, 0.0 if kind(name) in ("exact", "cast") else found)
+        return found
 
     def choose(self, func: Any, given: Any, outs: list[Value | None]) -> None:
         """Keeps by which scores indices are chosen."""

@@ -51,6 +51,8 @@ class Tape:
         self._room = ROOM
         #: What the function was doing when the next step is added.
         self.name = self.line = ""
+        #: The number of operations that the function has called.
+        self.turn = 0
         #: Unit roundoff of the type in which kernels have a number that the function states.
         self.scalar = u
         #: True if kernels may compute again what a forward pass has not stored.
@@ -90,7 +92,7 @@ class Tape:
             more.setdefault("narrow", self.narrow if more.get("local") is not None else None)
             self._room -= 16 * outs[0].z.numel() if more.get("local") is not None else 0
             more["keeps"] = self._room >= 0 or more.get("costly", False)
-            made = Step(self.name, self.line, call, args, inputs, outs, **more)
+            made = Step(self.name, self.line, call, args, inputs, outs, turn=self.turn, **more)
             self.steps.append(made)
             self._makers.update((id(out), made) for out in outs)
         return outs

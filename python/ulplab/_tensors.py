@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
+import functools
 import importlib
 import os
 import sys
@@ -25,6 +27,25 @@ def check_words(name: str, given: Iterable[str], known: Iterable[str]) -> None:
     for word in given:
         if word not in known:
             raise TypeError(f"{name} takes no '{word}'{_native.did_you_mean(word, known)}; it takes {', '.join(known)}")
+
+
+@functools.cache
+def operations() -> dict[str, dict[str, Any]]:
+    """The operations of `ulplab.reference` by their names."""
+    return {operation["name"]: operation for operation in _native.operations()}
+
+
+def check_operation(op: str) -> None:
+    """ValueError for a name that no operation has, with the nearest names, and those of functions of torch if it is imported."""
+    __tracebackhide__ = True
+    if op in operations():
+        return
+    near = [repr(name) for name in difflib.get_close_matches(op.lower(), operations(), 2)]
+    functions = vars(sys.modules["torch.nn.functional"]) if "torch.nn.functional" in sys.modules else {}
+    own = [name for name, one in functions.items() if callable(one) and name.islower() and not name.startswith("_")]
+    near += [f"op=torch.nn.functional.{name}" for name in difflib.get_close_matches(op.lower(), own, 1, 0.75)]
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise ValueError(f"op = {op!r} is not an operation; expected one of {', '.join(operations())}, or a function of torch or numpy{hint}")
 
 
 def imported_torch(who: str) -> Any:

@@ -110,6 +110,8 @@ class Step:
     narrow: Any = None
     #: Bound of the product of the errors of two arguments.
     second: Callable[[], Tensor] | None = None
+    #: Number of the operation's call in the run: an operation may be several steps, and a line may run several times.
+    turn: int = 0
     _kept: tuple[Tensor, Tensor] | None = None
     _varied: bool | None = None
 

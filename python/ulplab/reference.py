@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import numpy
 
-from . import _native
-from ._close import unit
-from ._tensors import arguments, check_words, inputs
+from . import _native, _tensors
+from ._close import assumed, dtypes_of, unit
+from ._tensors import arguments, check_operation, check_words, inputs
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,17 @@ def operations() -> list[dict[str, Any]]:
 
 
 def compute(
-    op: str, *, accumulate: str = "f32", dtype: str = "float32", fault: str | None = None, **given: Any
+    op: str, *, accumulate: str | None = None, dtype: str = "float32", fault: str | None = None, **given: Any
 ) -> Expected | dict[str, Expected]:
     """The outputs of an operation, or of one of its faults.
 
-    ``accumulate`` is the type that a kernel adds in; ``dtype`` the type of its output, which matters only where numbers on the way are
-    rounded to it (``cast="before_weight"``).
+    ``accumulate`` is the type that a kernel adds in: without it, f64 if all floating-point inputs and ``dtype`` are of that type, else f32.
+    ``dtype``, the type of its output, also matters where numbers on the way are rounded to it (``cast="before_weight"``).
     """
-    if known := [takes[0] for operation in operations() if operation["name"] == op for takes in operation["takes"]]:
-        check_words(op, given, [*known, *arguments(compute)])
-    outputs = _native.expected(op, inputs(given), dtype, unit(accumulate), fault)
+    check_operation(op)
+    check_words(op, given, [*(takes[0] for takes in _tensors.operations()[op]["takes"]), *arguments(compute)])
+    arrays = inputs(given)
+    outputs = _native.expected(op, arrays, dtype, unit(assumed(accumulate, [*dtypes_of(arrays.values()), dtype])), fault)
     all_outputs = {name: Expected(value, error, exact) for name, value, error, exact in outputs}
     return next(iter(all_outputs.values())) if len(all_outputs) == 1 else all_outputs
 

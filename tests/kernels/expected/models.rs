@@ -104,7 +104,8 @@ quotient and square root 3 u, eˣ (4 + 2·\\|x\\|)·u, ln(1 + x) 4 u.
 Both say in their messages what they assume of a kernel's sums.
 
 ## What is assumed of sums
-In Python the word is `accumulate`, \"f32\" if a test says nothing. Of the operations of `kernels check` that define every bit, it is the key
+In Python the word is `accumulate`. If a test says nothing, it is \"f32\", or \"f64\" where all floating-point inputs and outputs are f64
+(of a function, all that it computes, too). Of the operations of `kernels check` that define every bit, it is the key
 `accumulator` of an `[[op]]` or a `[[command]]`; all others assume sums in f32, in any order.
 
 | word | in | is assumed |
