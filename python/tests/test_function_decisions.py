@@ -138,3 +138,45 @@ def test_an_exponential_whose_argument_is_off_by_more_than_its_derivative_tells(
         ulplab.assert_close((x.double() - exact - off).exp(), **words)
     with pytest.raises(AssertionError):
         ulplab.assert_close((x.double() - exact + 9).exp(), **words)
+
+
+KINKED = {
+    "relu": (F.relu, [0.0]),
+    "hardtanh": (F.hardtanh, [-1.0, 1.0]),
+    "leaky_relu": (F.leaky_relu, [0.0]),
+    "elu": (lambda x: F.elu(x, 2.0), [0.0]),
+    "abs": (torch.abs, [0.0]),
+    "clamp": (lambda x: x.clamp(-1, 1), [-1.0, 1.0]),
+    "softshrink": (F.softshrink, [-0.5, 0.5]),
+    "hardswish": (F.hardswish, [-3.0, 3.0]),
+}
+
+
+@pytest.mark.parametrize("name", KINKED)
+def test_either_side_of_an_exact_kink_is_right(name):
+    function, edges = KINKED[name]
+    x = torch.randn(6, 40, generator=torch.Generator().manual_seed(1))
+    for at, edge in enumerate(edges):
+        x[:, at::4] = edge
+    grad = torch.randn(6, 40, generator=torch.Generator().manual_seed(2))
+
+    def derivative(x):
+        leaf = x.clone().requires_grad_()
+        return torch.autograd.grad(function(leaf), leaf, grad)[0]
+
+    words = dict(op=function, inputs=(x,), grads={"dx": 0}, grad_output=grad)
+    for side in (-1e-6, 0.0, 1e-6):
+        moved = torch.where(torch.isin(x, torch.tensor(edges)), x + side, x)
+        ulplab.assert_close({"dx": derivative(moved)}, **words)
+    with pytest.raises((AssertionError, ValueError), match="not determined|outside"):
+        ulplab.assert_close({"dx": derivative(x) + grad * 0.37 * (x == edges[0])}, **words)
+    with pytest.raises(AssertionError, match="outside"):
+        ulplab.assert_close({"dx": derivative(x) + grad * 0.01 * (x != edges[0]) * (x != edges[-1])}, **words)
+
+
+def test_all_kinks_may_be_on_one_side_in_a_sum():
+    x, w, grad = (torch.randn(shape, generator=torch.Generator().manual_seed(4)) for shape in ((6, 40), (40,), (6, 40)))
+    x[:, ::3] = 0
+    for open_ in (x * w > 0, x * w >= 0):
+        got = {"dx": grad * open_ * w, "dw": (grad * open_ * x).sum(0)}
+        ulplab.assert_close(got, op=lambda x, w: F.relu(x * w), inputs=(x, w), grads={"dx": 0, "dw": 1}, grad_output=grad)

@@ -30,6 +30,8 @@ _DECISIONS = set(
     "round floor ceil trunc frac floor_divide remainder fmod searchsorted bucketize cummax cummin isnan isinf isfinite mode nanmedian "
     "masked_select _unique2 unique_dim unique_consecutive signbit frexp".split()
 )
+# Those of them that choose the side of a derivative.
+_SIDES = ("lt", "le", "gt", "ge", "sign")
 
 
 class Lost(Unknown):
@@ -386,8 +388,7 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
                 self.tape.choices[id(out)] = scores, dim
                 step = self.tape.maker(out)
                 if step is not None and step.args[0] is scores and tied(scores.z, dim):
-                    step.decides = step.tied = True
-                    out.exact = False
+                    self.tape.tie(out)
 
     def view(self, x: Tensor, value: Value) -> None:
         store = self.stores.get(x.untyped_storage()._cdata)
@@ -483,4 +484,10 @@ class Shadows(TorchDispatchMode):  # type: ignore[misc]
         values, move = [*args, *kwargs.values()], call if names else plain
         if any(value.complex for value in parts(values)):
             return list(_complex.moved(self.tape, move, *values, decides=name in _DECISIONS))
-        return list(self.tape.steps_of(move, *values, decides=name in _DECISIONS))
+        found = self.tape.steps_of(move, *values, decides=name in _DECISIONS)
+        if self.backwards and name in _SIDES and (not self.within or name == "sign"):
+            # The derivative of a clamp or of a magnitude, where a number lies on an edge exactly.
+            x, edge = values[0], values[1] if len(values) > 1 else 0.0
+            if isinstance(x, Value) and x.floating and isinstance(edge, (int, float)) and bool((x.z == edge).any()):
+                self.tape.tie(found[0])
+        return list(found)

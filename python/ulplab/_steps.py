@@ -213,6 +213,14 @@ def pair_of(t: Tape, call: Callable[..., Tensor], a: Value, b: Value) -> Value:
     return t.step(call, a, b, kinked=kinked)
 
 
+def sided(t: Tape, call: Callable[..., Tensor], x: Value, *edges: float) -> Value:
+    """A choice of the derivative's side at each of the edges. Kernels may take either where a number lies on one exactly."""
+    chosen = t.step(call, x, decides=True)
+    if any(bool((x.z == edge).any()) for edge in edges):
+        t.tie(chosen)
+    return chosen
+
+
 @step_of("threshold")
 def _threshold(t: Tape, x: Value, threshold: Any, value: Any) -> Value:
     return t.step(lambda x: torch.where(x > threshold, x, value), x, decides=True)
@@ -220,14 +228,12 @@ def _threshold(t: Tape, x: Value, threshold: Any, value: Any) -> Value:
 
 @step_of("threshold_backward")
 def _threshold_backward(t: Tape, grad: Value, x: Value, threshold: Any) -> Value:
-    keep = t.step(lambda x: (x > threshold).double(), x, decides=True)
-    return t.exact(torch.mul, grad, keep)
+    return t.exact(torch.mul, grad, sided(t, lambda x: (x > threshold).double(), x, threshold))
 
 
 @step_of("hardtanh_backward")
 def _hardtanh_backward(t: Tape, grad: Value, x: Value, low: Any, high: Any) -> Value:
-    keep = t.step(lambda x: ((x > low) & (x < high)).double(), x, decides=True)
-    return t.exact(torch.mul, grad, keep)
+    return t.exact(torch.mul, grad, sided(t, lambda x: ((x > low) & (x < high)).double(), x, low, high))
 
 
 @step_of("leaky_relu")
@@ -237,7 +243,7 @@ def _leaky_relu(t: Tape, x: Value, slope: Any = 0.01) -> Value:
 
 @step_of("leaky_relu_backward")
 def _leaky_relu_backward(t: Tape, grad: Value, x: Value, slope: Any, result: bool) -> Value:
-    keep = t.step(lambda x: (x > 0).double(), x, decides=True)
+    keep = sided(t, lambda x: (x > 0).double(), x, 0.0)
     return t.add(t.exact(torch.mul, grad, keep), t.exact(torch.mul, t.mul(grad, slope), t.exact(torch.rsub, keep, 1)))
 
 
@@ -346,7 +352,7 @@ def _elu_backward(t: Tape, grad: Value, alpha: Any, scale: Any, input_scale: Any
     if is_result:
         raise Unknown("elu_backward of the result, which is written in place")
     steep = t.mul(t.fn("exp", t.mul(between(t, x, None, 0.0), input_scale)), alpha * scale * input_scale)
-    keep = t.step(lambda x: x > 0, x, decides=True)
+    keep = sided(t, lambda x: x > 0, x, 0.0)
     return t.mul(grad, t.exact(lambda keep, steep: torch.where(keep, scale, steep), keep, steep))
 
 
@@ -398,19 +404,19 @@ def _shrink(t: Tape, x: Value, size: Any = 0.5) -> Value:
 
 @step_of("softshrink_backward", "hardshrink_backward")
 def _shrink_backward(t: Tape, grad: Value, x: Value, size: Any = 0.5) -> Value:
-    return t.exact(torch.mul, grad, t.step(lambda x: (x.abs() > size).double(), x, decides=True))
+    return t.exact(torch.mul, grad, sided(t, lambda x: (x.abs() > size).double(), x, -size, size))
 
 
 @step_of("hardsigmoid_backward")
 def _hardsigmoid_backward(t: Tape, grad: Value, x: Value) -> Value:
-    keep = t.step(lambda x: ((x > -3) & (x < 3)).double(), x, decides=True)
+    keep = sided(t, lambda x: ((x > -3) & (x < 3)).double(), x, -3.0, 3.0)
     return t.exact(torch.mul, t.div(grad, 6.0), keep)
 
 
 @step_of("hardswish_backward")
 def _hardswish_backward(t: Tape, grad: Value, x: Value) -> Value:
     inner = t.mul(grad, t.add(t.div(x, 3.0), 0.5))
-    part = t.step(lambda x: torch.where(x < -3, 0, torch.where(x <= 3, 1, 2)), x, decides=True)
+    part = sided(t, lambda x: torch.where(x < -3, 0, torch.where(x <= 3, 1, 2)), x, -3.0, 3.0)
     return t.exact(lambda part, inner, grad: torch.where(part == 0, 0.0, torch.where(part == 1, inner, grad)), part, inner, grad)
 
 

@@ -97,6 +97,13 @@ class Tape:
             self._makers.update((id(out), made) for out in outs)
         return outs
 
+    def tie(self, out: Value) -> None:
+        """Says that the step of a value chooses among equal numbers, so that another choice is as right."""
+        step = self.maker(out)
+        if step is not None:
+            step.decides = step.tied = True
+            out.exact = False
+
     def exact(self, call: Callable[..., Any], *args: Any) -> Value:
         """A step that moves or selects values."""
         return self.step(call, *args)
@@ -455,8 +462,8 @@ class Tape:
 
 # Share by which equal scores differ in a draw: too little to move what follows from them.
 _APART = 2.0**-44
-# Draws in which the first and the last of equal scores are preferred.
-_ORDERS = {0: (1.0, 0.0), 1: (0.0, 1.0)}
+# Draws in which the first and the last of equal scores are preferred, and in which all are larger or smaller.
+_ORDERS = {0: (1.0, 0.5), 1: (-1.0, -0.5)}
 
 
 def _untied(step: Step, found: dict[int, Draws], seeds: list[int]) -> list[Draws]:
@@ -466,7 +473,7 @@ def _untied(step: Step, found: dict[int, Draws], seeds: list[int]) -> list[Draws
         given = walk(step.args, lambda one: found[id(one)].each()[at] if id(one) in found else one.z)  # noqa: B023
         scores = given[0]
         random = torch.Generator(scores.device).manual_seed(seed)
-        by = torch.rand(scores.shape, generator=random, dtype=scores.dtype, device=scores.device)
+        by = 2 * torch.rand(scores.shape, generator=random, dtype=scores.dtype, device=scores.device) - 1
         if seed in _ORDERS:
             by = torch.linspace(*_ORDERS[seed], max(scores.numel(), 2), dtype=scores.dtype, device=scores.device)[: scores.numel()]
             by = by.reshape(scores.shape)
