@@ -33,7 +33,7 @@ _FAR = 4.0
 # Unit roundoff of f64.
 _F64 = 2.0**-53
 # How many times as far as such a draw a kernel may be that decides as it does.
-_AROUND = 2.0
+_AS_FAR = 2.0
 
 
 @contextlib.contextmanager
@@ -115,7 +115,7 @@ class Bound:
         value = self.value.astype(numpy.float64)
         with numpy.errstate(invalid="ignore"):
             off, moved = (numpy.nan_to_num(numpy.where(own == one, 0.0, numpy.abs(own - one)), nan=math.inf) for one in (drawn, value))
-        self._alternatives.append((own, _AROUND * numpy.where(numpy.isfinite(off), off, 0.0)))
+        self._alternatives.append((own, _AS_FAR * numpy.where(numpy.isfinite(off), off, 0.0)))
         self.undetermined |= moved > LAMBDA * self.sigma
 
     def of(self, element: int | tuple[int, ...]) -> _Sensitivity:

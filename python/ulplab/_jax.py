@@ -52,7 +52,7 @@ class Followed(Translated):
             return whole(jax.tree.unflatten(tree, every.values()))
 
         given = [leaves[at] for at in arrays]
-        # GPUs multiply in TF32 unless they are asked for more, and CPUs refuse to be asked.
+        # By default, GPUs multiply in TF32; a CPU refuses a wider type for f16.
         with jax.default_matmul_precision(None if jax.default_backend() == "cpu" else "highest"):
             self._jaxpr, shapes = jax.make_jaxpr(of_arrays, return_shape=True)(*given)
             want = jax.core.eval_jaxpr(self._jaxpr.jaxpr, self._jaxpr.consts, *given)

@@ -57,8 +57,6 @@ class Tape:
         self.scalar = u
         #: True if kernels may compute again what a forward pass has not stored.
         self.again_from_sums = False
-        #: True if the function converts to a type that rounds.
-        self.casts = False
         #: The type that every step's result is rounded to; None if steps are rounded as kernels compute.
         self.narrow: Any = None
 
@@ -226,8 +224,7 @@ class Tape:
 
     def beyond(self, name: str, function: Callable[..., Any], a: Value) -> dict[str, Any]:
         """The error of an exponential beyond its derivative, where its argument may be off by as much as 1: by twice the farthest draw."""
-        coarse = self.narrow is not None or self.casts or self.u > 2.0**-13
-        if a.exact or not coarse:
+        if a.exact or self.u == 0:
             return {}
         a.needs_spread = True
 
@@ -240,7 +237,6 @@ class Tape:
 
     def cast(self, a: Value, dtype: Any) -> Value:
         """A conversion to a type that may round."""
-        self.casts = True
         out: list[Value] = []
 
         def local() -> tuple[Tensor, Tensor]:
