@@ -107,7 +107,7 @@ def test_a_misspelt_operation_has_its_nearest_names(name, near):
         lambda: ulplab.calibrate(torch.exp, name),
         lambda: ulplab.audit(lambda got, want: True, name, {"x": X}),
     ]
-    said = rf"op = '{name}' is not an operation; expected one of attention, .*, or a function of torch or numpy{re.escape(near)}"
+    said = rf"op = '{name}' is not an operation; expected one of attention, .*, or a function of torch, numpy or jax{re.escape(near)}"
     for ask in asked:
         with pytest.raises(ValueError, match=f"^{said}{'' if near.endswith(chr(39)) else '$'}"):
             ask()
@@ -115,5 +115,5 @@ def test_a_misspelt_operation_has_its_nearest_names(name, near):
 
 def test_names_of_functions_are_those_of_an_imported_torch(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch.nn.functional")
-    with pytest.raises(ValueError, match="or a function of torch or numpy$"):
+    with pytest.raises(ValueError, match="or a function of torch, numpy or jax$"):
         ulplab.assert_close(X, op="gellu", inputs={"x": X})

@@ -206,7 +206,7 @@ def audit(
     accumulate: str | None = None,
     rounds: str = "end",
 ) -> Audit:
-    """Asks a gate about every fault of an operation that `ulplab.reference` has, or of the steps of a function of torch or numpy.
+    """Asks a gate about every fault of an operation that `ulplab.reference` has, or of the steps of a function of torch, numpy or jax.
 
     ``gate(got, want)`` is any assertion or function that says whether two tensors are close. It is called with tensors of torch if ``inputs``
     has some, else with arrays of numpy, of the type ``dtype``: without it, that which the function gives, and float32 for a named operation.
@@ -291,7 +291,7 @@ def _of_operation(op: str, inputs: dict[str, Any], output: str | None, dtype: An
 def _of_function(
     function: Callable[..., Any], inputs: Any, output: str | None, dtype: Any, accumulate: str | None, rounds: str
 ) -> _Asked:
-    """A function of torch or numpy, whose steps have the faults."""
+    """A function of torch, numpy or jax, whose steps have the faults."""
     imported_torch("audit")
     from ._functions import bounds_of
     from ._graph_faults import named_results
@@ -313,4 +313,4 @@ def _of_function(
         return float(found.compared()["ratio"])
 
     wrongs = ((what, "", wrong.astype(numpy.float64)) for what, wrong in named_results(bound._tape, bound._value))
-    return _Asked(bound.value.astype(numpy.float64), ratio_of, wrongs, dtype, None if bound.is_numpy else bound._value.z.device)
+    return _Asked(bound.value.astype(numpy.float64), ratio_of, wrongs, dtype, bound._value.z.device if bound.library == "torch" else None)

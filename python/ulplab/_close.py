@@ -106,8 +106,8 @@ def assert_close(
         ``mean_error=None``.
 
     ``assert_close(got, op=function, inputs=(x, weight))``
-        The same for a function of torch or numpy that you wrote as a plain reference: it runs once, with f64 next to every tensor, and the rounding
-        errors of its steps reach the outputs through its own derivatives. ``rounds`` says what kernels round: ``"end"``, their output;
+        The same for a function of torch, numpy or jax that you wrote as a plain reference: it runs once, with f64 next to every tensor, and
+        the rounding errors of its steps reach the outputs through its own derivatives. ``rounds`` says what kernels round: ``"end"``, their output;
         ``"as_written"``, each operation's result in the type that the function gives it; ``"every_step"``, also the steps within softmax and
         norms. A cast in the function is a rounding that a kernel may make. Without ``accumulate``, sums are in f64 only if the function, too,
         computes in nothing else. ``grads={"dx": 0}`` names gradients of inputs, by position or by

@@ -72,8 +72,8 @@ class Bound:
         self.dtype = dtype
         #: The type that kernels add in.
         self.accumulate = accumulate
-        #: True if the function is one of numpy.
-        self.is_numpy = False
+        #: The library of the function: torch, numpy or jax.
+        self.library = "torch"
         self._tape = tape
         self._value = value
         self.unknown = unknown
@@ -441,7 +441,7 @@ def bound_of(
     grad_output: Any = None,
     elements: int = _ELEMENTS,
 ) -> Any:
-    """How far right kernels may be from what a function of torch or numpy, or a module, gives.
+    """How far right kernels may be from what a function of torch, numpy or jax, or a module, gives.
 
         bound = ulplab.bound_of(model, (ids,), rounds="as_written")
         print(bound); bound.largest_terms(5)

@@ -32,6 +32,8 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
 } | {name: getattr(operator, name) for name in "add sub mul pow eq ne lt le gt ge".split()}
 _ELEMENTWISE |= {
     "erf_inv": torch.erfinv,
+    "lt_to": torch.lt,
+    "le_to": torch.le,
     "logistic": torch.sigmoid,
     "is_finite": torch.isfinite,
     "add_any": torch.add,
@@ -243,6 +245,28 @@ def _dot(params: Params, a: Tensor, b: Tensor) -> Tensor:
     right = b.permute(*batch_b, *inner_b, *outer_b).reshape(math.prod(batch), inner, math.prod(columns))
     found = torch.bmm(left, right) if batch else torch.mm(left[0], right[0])
     return found.reshape(*batch, *rows, *columns)
+
+
+@_primitive("ragged_dot_general")
+def _ragged_dot(params: Params, a: Tensor, b: Tensor, sizes: Tensor, *_: Any) -> Tensor:
+    dims = params["ragged_dot_dimension_numbers"]
+    (inner_a, inner_b), batch = dims.dot_dimension_numbers
+    (rows,), of = dims.lhs_ragged_dimensions, list(dims.rhs_group_dimensions)
+    if any(batch) or sizes.ndim != 1 or params.get("group_offset") is not None:
+        raise NotImplementedError("groups of a product that are of a batch, or that do not begin with the first")
+    counts = [int(size) for size in sizes]
+    counts.append(a.shape[rows] - sum(counts))
+    parts = torch.split(a, counts, rows)[:-1]
+    if rows in inner_a:
+        with_rows = inner_b[inner_a.index(rows)]
+        others = torch.split(b, counts, with_rows)
+        return torch.stack([_dot({**params, "dimension_numbers": dims.dot_dimension_numbers}, *pair) for pair in zip(parts, others)])
+    # A group has a matrix of its own, and rows that are in no group are 0.
+    numbers = (inner_a, tuple(dim - (dim > of[0]) for dim in inner_b)), ((), ())
+    found = [_dot({**params, "dimension_numbers": numbers}, part, one) for part, one in zip(parts, b.unbind(of[0]))]
+    place = sum(dim not in inner_a for dim in range(rows))
+    shape = [counts[-1] if dim == place else size for dim, size in enumerate(found[0].shape)]
+    return torch.cat([*found, found[0].new_zeros(shape)], place)
 
 
 @_primitive("fft")

@@ -172,7 +172,7 @@ def judged(array: _native.Array, bound: Bound, name: str, dtype: Any) -> Found:
         raise ValueError(_unknown(bound, name))
     if list(bound.value.shape) != array.shape:
         raise AssertionError(f"{name}: {output} is {_errors.shape(array)}, expected {list(bound.value.shape)}")
-    wanted = of_numpy(bound.dtype, array) if bound.is_numpy else bound.dtype
+    wanted = of_numpy(bound.dtype, array) if bound.library == "numpy" else bound.dtype
     check_type(array, wanted, dtype, output, f"what {name} gives")
     if bound.value.size == 0:
         raise ValueError(f"not judged: {name}: {output} has no elements to compare")

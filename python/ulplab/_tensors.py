@@ -45,7 +45,7 @@ def check_operation(op: str) -> None:
     own = [name for name, one in functions.items() if callable(one) and name.islower() and not name.startswith("_")]
     near += [f"op=torch.nn.functional.{name}" for name in difflib.get_close_matches(op.lower(), own, 1, 0.75)]
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise ValueError(f"op = {op!r} is not an operation; expected one of {', '.join(operations())}, or a function of torch or numpy{hint}")
+    raise ValueError(f"op = {op!r} is not an operation; expected one of {', '.join(operations())}, or a function of torch, numpy or jax{hint}")
 
 
 def imported_torch(who: str) -> Any:
