@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import numpy as np  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
 import ulplab  # noqa: E402
 
 RNG = torch.Generator().manual_seed(0)
@@ -117,3 +118,39 @@ def test_names_of_functions_are_those_of_an_imported_torch(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch.nn.functional")
     with pytest.raises(ValueError, match="or a function of torch, numpy or jax$"):
         ulplab.assert_close(X, op="gellu", inputs={"x": X})
+
+
+def _causal(mask):
+    def attention(q, k, v):
+        weights = (q @ k.mT / 4).masked_fill(mask, float("-inf")).softmax(-1)
+        return weights @ v
+
+    return attention
+
+
+@pytest.mark.parametrize("by", [1, -1])
+@pytest.mark.parametrize("made", ["masked_fill", "where", "attention"])
+def test_a_mask_that_is_off_by_one_is_named(made, by):
+    q, k, v = (torch.randn(2, 24, 16, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2, 3))
+    mask = torch.ones(24, 24, dtype=torch.bool).triu(1)
+    wrong = torch.ones(24, 24, dtype=torch.bool).triu(1 + by)
+    of = {
+        "masked_fill": _causal(mask),
+        "where": lambda q, k, v: torch.where(mask, float("-inf"), q @ k.mT / 4).softmax(-1) @ v,
+        "attention": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+    }
+    with pytest.raises(AssertionError, match="looks like the mask of .* off by one"):
+        ulplab.assert_close(_causal(wrong)(q, k, v), op=of[made], inputs=(q, k, v))
+
+
+def test_a_message_names_what_its_inputs_do_not_show():
+    x = torch.randn(4, 32, generator=torch.Generator().manual_seed(1))
+
+    def norm(x):
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-12)
+
+    with pytest.raises(AssertionError, match="these inputs do not show: a missing term of add .test_function_messages.py:"):
+        ulplab.assert_close(norm(x) * 1.01, op=norm, inputs=(x,))
+    with pytest.raises(AssertionError) as said:
+        ulplab.assert_close(norm(x * 1e-6) * 1.01, op=norm, inputs=(x * 1e-6,))
+    assert "a missing term" not in str(said.value)

@@ -44,8 +44,21 @@ def faults(step: Step) -> Iterator[Fault]:
         yield Fault(f"a missing divisor of {where}", lambda x, y: x * (torch.ones_like(y) if isinstance(y, torch.Tensor) else 1.0))
     elif step.costly and step.args and isinstance(step.args[0], Value) and step.args[0].z.ndim:
         yield Fault(f"the last term of {where} lost", lambda x, *rest: _without_last(step.call, x, rest))
+    if step.name in ("where", "masked_fill"):
+        at = next((at for at, one in enumerate(step.args) if isinstance(one, Value) and one.z.dtype == torch.bool), None)
+        if at is not None and step.args[at].z.ndim and bool((step.args[at].z.diff(dim=-1) != 0).any()):
+            yield Fault(f"the mask of {where} off by one", lambda *given: step.call(*_shifted(given, at, 1)), "to the left")
+            yield Fault(f"the mask of {where} off by one", lambda *given: step.call(*_shifted(given, at, -1)), "to the right")
     if step.local is not None:
         yield Fault(f"bf16 after {where}", lambda *given: step.call(*given).to(torch.bfloat16).double())
+
+
+def _shifted(given: tuple[Any, ...], at: int, by: int) -> list[Any]:
+    """Arguments with a mask that is moved along its last dimension; its first or last column is kept."""
+    mask = given[at]
+    kept = mask[..., -1:] if by > 0 else mask[..., :1]
+    moved = torch.cat([mask[..., 1:], kept] if by > 0 else [kept, mask[..., :-1]], -1)
+    return [moved if number == at else one for number, one in enumerate(given)]
 
 
 def _without_last(call: Callable[..., Any], x: Tensor, rest: tuple[Any, ...]) -> Any:
@@ -115,11 +128,15 @@ def named_results(tape: Tape, value: Value) -> Iterator[tuple[str, numpy.ndarray
         yield name, wrong.cpu().double().numpy()
 
 
-def likeness(tape: Tape, value: Value, got: Tensor, allowed: Callable[[Tensor], Tensor]) -> list[tuple[str, int]]:
-    """The faults that explain most of what is outside: in words, with the number of elements that stay outside.
+def likeness(
+    tape: Tape, value: Value, got: Tensor, allowed: Callable[[Tensor], Tensor]
+) -> tuple[list[tuple[str, int]], list[str]]:
+    """The faults that explain most of what is outside, in words, with the number of elements that stay outside; and the faults that these
+    inputs do not show, since right kernels may give the same.
 
     ``allowed`` returns how far a kernel may be from what a fault gives, whose numbers may be larger than the right ones.
     """
+    unseen: dict[str, bool] = {}
     found: list[tuple[str, int]] = []
     left, outside = _MOST, _outside(got, value.z.cpu(), allowed)
     if value.z.is_floating_point() and value.z.ndim:
@@ -135,11 +152,12 @@ def likeness(tape: Tape, value: Value, got: Tensor, allowed: Callable[[Tensor], 
         if left < 0:
             break
         found.append((fault.what, _outside(got, wrong.cpu(), allowed)))
+        unseen[fault.what] = unseen.get(fault.what, True) and _outside(value.z.cpu().double(), wrong.cpu().double(), allowed) == 0
     best = sorted((one for one in found if 10 * one[1] <= outside and one[1] < outside), key=lambda one: one[1])
     seen: dict[str, int] = {}
     for what, count in best:
         seen.setdefault(what, count)
-    return list(seen.items())[:_SHOWN]
+    return list(seen.items())[:_SHOWN], [what for what, is_unseen in unseen.items() if is_unseen]
 
 
 def _digits(gain: float) -> str:
@@ -151,5 +169,5 @@ def _digits(gain: float) -> str:
 def _outside(got: Tensor, want: Tensor, allowed: Callable[[Tensor], Tensor]) -> int:
     if want.shape != got.shape:
         return int(got.numel())
-    count: int = (~((got - want).abs() <= allowed(want))).sum().item()
+    count: int = (~(((got - want).abs() <= allowed(want)) | (got.isnan() & want.isnan()))).sum().item()
     return count

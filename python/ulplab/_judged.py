@@ -21,6 +21,8 @@ _FIRST = (12, 4)
 _MOST = 64
 # Roundings that a kernel may be from what a fault gives.
 _AROUND = 16
+# Largest number of faults that inputs do not show, in a message.
+_FEW = 3
 # Types that kernels may add in, by their names in `accumulate`.
 _SHORT = {"bfloat16": "bf16", "float16": "f16"}
 
@@ -304,5 +306,10 @@ def _explained(found: Found, output: str, bounds: dict[str, Bound], asked: Asked
         return torch.as_tensor(numpy.maximum(screen, stored_bound(wrong, _AROUND * u * wrong.abs(), found.dtype).reshape(shape)))
 
     got = torch.as_tensor(found.got.reshape(shape))
-    like = [(what, left, False) for what, left in likeness(tape, bounds[output]._value, got, allowed)]
-    return lines + [f"  {line}" for line in _errors.explained(like + words, float(ratio.max()))]
+    likes, unseen = likeness(tape, bounds[output]._value, got, allowed)
+    like = [(what, left, False) for what, left in likes]
+    lines += [f"  {line}" for line in _errors.explained(like + words, float(ratio.max()))]
+    if unseen:
+        others = f"; and {len(unseen) - _FEW:,} others" if len(unseen) > _FEW else ""
+        lines.append(f"  these inputs do not show: {'; '.join(unseen[:_FEW])}{others}")
+    return lines
