@@ -42,7 +42,7 @@ def test_faults_that_right_kernels_may_have_are_not_counted():
         found = ulplab.audit(gate, two_outputs, (X, W))
         asked = found.noticed if gate is is_equal else found.survivors
         assert len(asked) == len(found.noticed) + len(found.survivors) == 6, found
-        # A product by 0 is 0 whatever its factors are, and the other output has faults of its own.
+        # A product by 0 stays 0, and the other output has faults of its own.
         assert [ratio for fault, ratio in found.below_bound.items() if "exp" in fault] == [0.0]
         assert f"not counted: bf16 after exp {at(two_outputs, 1)}: it changes no element of the output" in str(found)
         assert not any(" sub " in fault for fault in [*asked, *found.below_bound])

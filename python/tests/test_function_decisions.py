@@ -11,16 +11,21 @@ RNG = torch.Generator().manual_seed(0)
 X = torch.randn(32, 256, generator=RNG)
 
 
-def test_decisions_within_their_errors():
-    # Row 0 has two largest sums that differ by less than their errors.
-    w = torch.randn(8, 256, generator=RNG)
+def best(x, w):
+    return F.linear(x, w).argmax(-1)
+
+
+def of_two_best(rng):
+    """Inputs of `best` whose row 0 has two largest sums, which differ by less than their errors."""
+    w = torch.randn(8, 256, generator=rng)
     w[1] = w[0].flip(0)
-    x = torch.randn(4, 256, generator=RNG)
+    x = torch.randn(4, 256, generator=rng)
     x[0] = 10 * (w[0] + w[1])
+    return x, w
 
-    def best(x, w):
-        return F.linear(x, w).argmax(-1)
 
+def test_decisions_within_their_errors():
+    x, w = of_two_best(RNG)
     right = best(x.double(), w.double())
     for first in (0, 1):
         got = right.clone()
@@ -37,15 +42,7 @@ def test_decisions_within_their_errors():
 
 @pytest.mark.parametrize("seed", [0, 5, 7])
 def test_a_decision_within_its_errors_has_two_sides(seed):
-    rng = torch.Generator().manual_seed(seed)
-    w = torch.randn(8, 256, generator=rng)
-    w[1] = w[0].flip(0)
-    x = torch.randn(4, 256, generator=rng)
-    x[0] = 10 * (w[0] + w[1])
-
-    def best(x, w):
-        return F.linear(x, w).argmax(-1)
-
+    x, w = of_two_best(torch.Generator().manual_seed(seed))
     got = best(x.double(), w.double())
     for first in (0, 1):
         got[0] = first

@@ -126,7 +126,7 @@ def _with_tensors(call: Callable[..., Any]) -> Callable[..., Any]:
     return of
 
 
-def _bounded(call: Callable[..., Any], side: str) -> Callable[..., Any]:
+def bounded(call: Callable[..., Any], side: str) -> Callable[..., Any]:
     """The larger or the smaller of two, either of which may be a number."""
 
     def of(a: Any, b: Any) -> Any:
@@ -152,7 +152,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     **_named(torch, "isnan isinf isfinite logical_not signbit invert=bitwise_not matmul deg2rad rad2deg radians=deg2rad degrees=rad2deg"),
     **_named(torch, "erf erfc erfinv logit expit=sigmoid gammaln=lgamma psi=digamma"),
     **{"ndtr": torch.special.ndtr, "log_expit": torch.nn.functional.logsigmoid},
-    **{"maximum": _bounded(torch.maximum, "min"), "minimum": _bounded(torch.minimum, "max")},
+    **{"maximum": bounded(torch.maximum, "min"), "minimum": bounded(torch.minimum, "max")},
 }
 _PAIRS = "fmax fmin fmod hypot arctan2 logaddexp logaddexp2 copysign heaviside logical_and logical_or logical_xor xlogy"
 _OPERATIONS |= {name: _with_tensors(call) for name, call in _named(torch, _PAIRS).items()}

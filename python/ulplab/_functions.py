@@ -66,14 +66,14 @@ class Bound:
     decision has an influence that flips within its errors, and ``unknown`` names steps without a bound: with one, ``sigma`` is NaN.
     """
 
-    def __init__(self, name: str, dtype: str, accumulate: str, tape: Tape, value: Value, unknown: list[str]) -> None:
+    def __init__(self, name: str, dtype: str, accumulate: str, library: str, tape: Tape, value: Value, unknown: list[str]) -> None:
         self.name = name
         #: The type that the function gives.
         self.dtype = dtype
         #: The type that kernels add in.
         self.accumulate = accumulate
         #: The library of the function: torch, numpy or jax.
-        self.library = "torch"
+        self.library = library
         self._tape = tape
         self._value = value
         self.unknown = unknown
@@ -301,7 +301,7 @@ def bounds_of(
     right = assumed(accumulate, [*given_types, *types, *(["float32"] if shadows.coarsest > _F64 else [])])
     if right != sums:
         return again(right)
-    found = {}
+    found, library = {}, "torch" if followed is None else followed.library
     for name, x in outputs.items():
         if not isinstance(x, torch.Tensor):
             continue
@@ -315,7 +315,7 @@ def bounds_of(
         except Unknown as why:
             unknown.append(str(why))
             value = tape.leaf(x)
-        found[name] = Bound(name, str(x.dtype).removeprefix("torch."), sums, tape, value, unknown)
+        found[name] = Bound(name, str(x.dtype).removeprefix("torch."), sums, library, tape, value, unknown)
     kept = [bound._value for bound in found.values()]
     try:
         tape.spread(_DRAWS, kept)

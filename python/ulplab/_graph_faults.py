@@ -138,21 +138,25 @@ def likeness(
     """
     unseen: dict[str, bool] = {}
     found: list[tuple[str, int]] = []
-    left, outside = _MOST, _outside(got, value.z.cpu(), allowed)
-    if value.z.is_floating_point() and value.z.ndim:
-        want = value.z.cpu()
-        for by in (1, -1):
-            found.append(("a neighbouring row", _outside(got, want.roll(by, 0), allowed)))
-        gain = float((got * want).sum() / want.square().sum())
+    right = value.z.cpu().double()
+    left, outside = _MOST, _outside(got, right, allowed(right))
+    if value.z.is_floating_point() and right.ndim:
+        for one in (right.roll(by, 0) for by in (1, -1)):
+            found.append(("a neighbouring row", _outside(got, one, allowed(one))))
+        gain = float((got * right).sum() / right.square().sum())
         # Roundings of what was given move the gain: it may be a number of three digits.
-        gains = [(f"a gain of {_digits(one)}", _outside(got, one * want, allowed)) for one in (float(f"{gain:.3g}"), gain)]
+        gains = [(f"a gain of {_digits(by)}", _outside(got, by * right, allowed(by * right))) for by in (float(f"{gain:.3g}"), gain)]
         found.append(min(gains, key=lambda one: one[1]))
     for _, fault, wrong in results(tape, value):
         left -= len(tape.steps)
         if left < 0:
             break
-        found.append((fault.what, _outside(got, wrong.cpu(), allowed)))
-        unseen[fault.what] = unseen.get(fault.what, True) and _outside(value.z.cpu().double(), wrong.cpu().double(), allowed) == 0
+        if wrong.shape != got.shape:
+            continue
+        wrong = wrong.cpu().double()
+        limit = allowed(wrong)
+        found.append((fault.what, _outside(got, wrong, limit)))
+        unseen[fault.what] = unseen.get(fault.what, True) and _outside(right, wrong, limit) == 0
     best = sorted((one for one in found if 10 * one[1] <= outside and one[1] < outside), key=lambda one: one[1])
     seen: dict[str, int] = {}
     for what, count in best:
@@ -166,8 +170,7 @@ def _digits(gain: float) -> str:
     return f"1 {'+' if gain > 1 else '-'} {abs(gain - 1):.2g}" if shown == "1" and gain != 1 else shown
 
 
-def _outside(got: Tensor, want: Tensor, allowed: Callable[[Tensor], Tensor]) -> int:
-    if want.shape != got.shape:
-        return int(got.numel())
-    count: int = (~(((got - want).abs() <= allowed(want)) | (got.isnan() & want.isnan()))).sum().item()
+def _outside(got: Tensor, want: Tensor, allowed: Tensor) -> int:
+    """The number of elements that are farther from what is wanted than is allowed."""
+    count: int = (~(((got - want).abs() <= allowed) | (got.isnan() & want.isnan()))).sum().item()
     return count

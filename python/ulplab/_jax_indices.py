@@ -30,34 +30,34 @@ def _dynamic_update_slice(params: Params, x: Tensor, new: Tensor, *starts: Tenso
     return found
 
 
-class _Windows:
-    """The elements of windows of a tensor, by their indices: first the dimensions of windows, then those within a window."""
+def _windows(
+    x: Tensor, starts: Tensor, sizes: list[int], start_dims: Any, own: list[int], batches: Any, of_batches: Any
+) -> tuple[list[Tensor], Tensor]:
+    """The indices of the elements of windows of a tensor, with the dimensions of windows first, then those within a window; and where a
+    window lies within the tensor.
 
-    def __init__(self, x: Tensor, starts: Tensor, sizes: list[int], start_dims: Any, own: list[int], batches: Any, of_batches: Any) -> None:
-        """``sizes`` are those of windows along all dimensions, ``start_dims`` the dimensions that starts are of, ``own`` the dimensions
-        that windows keep, and ``batches`` those of the tensor that belong to the dimensions ``of_batches`` of starts."""
-        starts = starts.to(torch.int64)
-        self.count = starts.ndim - 1
-        outer, ones = list(starts.shape[:-1]), [1] * len(own)
-        #: True where a window lies within the tensor.
-        self.within = torch.ones(outer, dtype=torch.bool, device=x.device)
-        self.indices = []
-        for dim in range(x.ndim):
-            at = torch.zeros([1] * self.count + ones, dtype=torch.int64, device=x.device)
-            if dim in start_dims:
-                start = starts[..., list(start_dims).index(dim)]
-                last = x.shape[dim] - sizes[dim]
-                self.within = self.within & (start >= 0) & (start <= last)
-                at = at + start.clamp(0, last).reshape(outer + ones)
-            if dim in batches:
-                of = list(of_batches)[list(batches).index(dim)]
-                shape = [size if axis == of else 1 for axis, size in enumerate(outer)]
-                at = at + torch.arange(x.shape[dim], device=x.device).reshape(shape + ones)
-            if dim in own:
-                shape = [sizes[dim] if one == dim else 1 for one in own]
-                at = at + torch.arange(sizes[dim], device=x.device).reshape([1] * self.count + shape)
-            self.indices.append(at)
-        self.shape = torch.broadcast_shapes(*(at.shape for at in self.indices), (*outer, *ones)) if self.indices else torch.Size(outer)
+    ``sizes`` are those of windows along all dimensions, ``start_dims`` the dimensions that starts are of, ``own`` the dimensions that windows
+    keep, and ``batches`` those of the tensor that belong to the dimensions ``of_batches`` of starts.
+    """
+    starts = starts.to(torch.int64)
+    outer, ones = list(starts.shape[:-1]), [1] * len(own)
+    within = torch.ones(outer, dtype=torch.bool, device=x.device)
+    indices = []
+    for dim in range(x.ndim):
+        at = torch.zeros(outer + ones, dtype=torch.int64, device=x.device)
+        if dim in start_dims:
+            start = starts[..., list(start_dims).index(dim)]
+            last = x.shape[dim] - sizes[dim]
+            within = within & (start >= 0) & (start <= last)
+            at = at + start.clamp(0, last).reshape(outer + ones)
+        if dim in batches:
+            of = list(of_batches)[list(batches).index(dim)]
+            shape = [size if axis == of else 1 for axis, size in enumerate(outer)]
+            at = at + torch.arange(x.shape[dim], device=x.device).reshape(shape + ones)
+        if dim in own:
+            at = at + torch.arange(sizes[dim], device=x.device).reshape([sizes[dim] if one == dim else 1 for one in own])
+        indices.append(at)
+    return list(torch.broadcast_tensors(*indices)) if indices else [], within
 
 
 def _clips(params: Params) -> bool:
@@ -69,14 +69,13 @@ def _clips(params: Params) -> bool:
 def _gather(params: Params, x: Tensor, starts: Tensor) -> Tensor:
     dims, sizes = params["dimension_numbers"], list(params["slice_sizes"])
     own = [dim for dim in range(x.ndim) if dim not in dims.collapsed_slice_dims and dim not in dims.operand_batching_dims]
-    windows = _Windows(x, starts, sizes, dims.start_index_map, own, dims.operand_batching_dims, dims.start_indices_batching_dims)
-    found = x[tuple(windows.indices)] if x.ndim else x
-    found = found.expand(windows.shape)
+    indices, within = _windows(x, starts, sizes, dims.start_index_map, own, dims.operand_batching_dims, dims.start_indices_batching_dims)
+    found = x[tuple(indices)] if x.ndim else x.expand(within.shape)
     if not _clips(params):
         fill = params["fill_value"]
         if fill is None:
             fill = float("nan") if x.is_floating_point() else True if x.dtype == torch.bool else torch.iinfo(x.dtype).min
-        found = torch.where(windows.within.reshape([*windows.within.shape, *[1] * len(own)]), found, fill)
+        found = torch.where(within.reshape([*within.shape, *[1] * len(own)]), found, fill)
     # Where the dimensions of windows lie in the result.
     inner = list(dims.offset_dims)
     outer = [dim for dim in range(found.ndim) if dim not in inner]
@@ -94,11 +93,9 @@ def _scattered(params: Params, x: Tensor, starts: Tensor, updates: Tensor) -> tu
     for dim, size in zip(own, updates.shape[len(outer) :]):
         sizes[dim] = size
     batches = dims.operand_batching_dims, dims.scatter_indices_batching_dims
-    windows = _Windows(x, starts, sizes, dims.scatter_dims_to_operand_dims, own, *batches)
-    indices = [at.expand(windows.shape) for at in windows.indices]
-    updates = updates.expand(windows.shape)
-    if not _clips(params) and not bool(windows.within.all()):
-        indices, updates = [at[windows.within] for at in indices], updates[windows.within]
+    indices, within = _windows(x, starts, sizes, dims.scatter_dims_to_operand_dims, own, *batches)
+    if not _clips(params) and not bool(within.all()):
+        indices, updates = [at[within] for at in indices], updates[within]
     return tuple(indices), updates
 
 

@@ -8,7 +8,7 @@ import operator
 from typing import Any, Callable
 
 from . import _jax_indices, _jax_windows
-from ._arrays import torch_type
+from ._arrays import bounded, torch_type
 from ._torch import Tensor, torch
 from ._values import names_in
 
@@ -22,15 +22,19 @@ def find(name: str) -> Callable[..., Any] | None:
     return _PRIMITIVES.get(name.replace("-", "_"))
 
 
+_larger, _smaller = bounded(torch.maximum, "min"), bounded(torch.minimum, "max")
 # Operations on every element. Of two operands, one may be a number.
 _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     name: getattr(torch, name)
     for name in (
         "abs neg sign floor ceil exp exp2 expm1 log log1p sqrt rsqrt tanh sin cos tan sinh cosh asin acos atan asinh acosh atanh erf erfc "
-        "lgamma digamma square atan2 real imag complex conj isfinite"
+        "lgamma digamma square atan2 real imag complex conj"
     ).split()
 } | {name: getattr(operator, name) for name in "add sub mul pow eq ne lt le gt ge".split()}
 _ELEMENTWISE |= {
+    "max": _larger,
+    "min": _smaller,
+    "clamp": lambda low, x, high: _smaller(_larger(x, low), high),
     "erf_inv": torch.erfinv,
     "lt_to": torch.lt,
     "le_to": torch.le,
@@ -51,19 +55,6 @@ _PRIMITIVES |= {name: functools.partial(lambda call, params, *given: call(*given
 NUMBERS = set("add sub mul div pow max min eq ne lt le gt ge clamp".split())
 
 
-def _either(call: Callable[..., Any], side: str, params: Params, a: Any, b: Any) -> Tensor:
-    """The larger or the smaller of two, either of which may be a number."""
-    x, y = (a, b) if isinstance(a, torch.Tensor) else (b, a)
-    if isinstance(y, torch.Tensor):
-        return call(x, y)
-    # What reductions of nothing give.
-    return x if y == (-math.inf if side == "min" else math.inf) else torch.clamp(x, **{side: y})
-
-
-_PRIMITIVES["max"] = functools.partial(_either, torch.maximum, "min")
-_PRIMITIVES["min"] = functools.partial(_either, torch.minimum, "max")
-
-
 @_primitive("div")
 def _div(params: Params, a: Any, b: Any) -> Tensor:
     x = a if isinstance(a, torch.Tensor) else b
@@ -80,11 +71,6 @@ def _round(params: Params, x: Tensor) -> Tensor:
     if int(params["rounding_method"]) == 1:
         return torch.round(x)
     return torch.sign(x) * torch.floor(torch.abs(x) + 0.5)
-
-
-@_primitive("clamp")
-def _clamp(params: Params, low: Any, x: Any, high: Any) -> Tensor:
-    return _either(torch.minimum, "max", {}, _either(torch.maximum, "min", {}, x, low), high)
 
 
 @_primitive("select_n")
@@ -232,9 +218,7 @@ for _name, _call in {
 @_primitive("dot_general")
 def _dot(params: Params, a: Tensor, b: Tensor) -> Tensor:
     (inner_a, inner_b), (batch_a, batch_b) = params["dimension_numbers"]
-    wide = params.get("preferred_element_type")
-    dtype = a.dtype if wide is None else torch_type(wide)
-    a, b = (x if x.dtype == dtype else x.to(dtype) for x in (a, b))
+    a, b = _jax_windows.preferred(params, a, b)
     outer_a, outer_b = (
         [dim for dim in range(x.ndim) if dim not in (*inner, *batch)] for x, inner, batch in ((a, inner_a, batch_a), (b, inner_b, batch_b))
     )
@@ -257,13 +241,13 @@ def _ragged_dot(params: Params, a: Tensor, b: Tensor, sizes: Tensor, *_: Any) ->
     counts = [int(size) for size in sizes]
     counts.append(a.shape[rows] - sum(counts))
     parts = torch.split(a, counts, rows)[:-1]
-    if rows in inner_a:
-        with_rows = inner_b[inner_a.index(rows)]
-        others = torch.split(b, counts, with_rows)
-        return torch.stack([_dot({**params, "dimension_numbers": dims.dot_dimension_numbers}, *pair) for pair in zip(parts, others)])
-    # A group has a matrix of its own, and rows that are in no group are 0.
-    numbers = (inner_a, tuple(dim - (dim > of[0]) for dim in inner_b)), ((), ())
-    found = [_dot({**params, "dimension_numbers": numbers}, part, one) for part, one in zip(parts, b.unbind(of[0]))]
+    summed = rows in inner_a
+    others = torch.split(b, counts, inner_b[inner_a.index(rows)]) if summed else b.unbind(of[0])
+    numbers = (inner_a, inner_b if summed else tuple(dim - (dim > of[0]) for dim in inner_b)), batch
+    found = [_dot({**params, "dimension_numbers": numbers}, *pair) for pair in zip(parts, others)]
+    if summed:
+        return torch.stack(found)
+    # Rows that are in no group are 0.
     place = sum(dim not in inner_a for dim in range(rows))
     shape = [counts[-1] if dim == place else size for dim, size in enumerate(found[0].shape)]
     return torch.cat([*found, found[0].new_zeros(shape)], place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 from ._arrays import torch_type
 from ._torch import Tensor, torch
@@ -41,15 +41,20 @@ def _padded(x: Tensor, padding: Any, value: float, inner: Any = None) -> Tensor:
 
 # Convolutions.
 
+
+def preferred(params: Params, *given: Tensor) -> Iterator[Tensor]:
+    """The operands of a product in the type that its result has."""
+    wide = params.get("preferred_element_type")
+    return (x if wide is None or x.dtype == torch_type(wide) else x.to(torch_type(wide)) for x in given)
+
+
 _CONVOLUTIONS = {1: torch.nn.functional.conv1d, 2: torch.nn.functional.conv2d, 3: torch.nn.functional.conv3d}
 
 
 @_primitive("conv_general_dilated")
 def _convolution(params: Params, x: Tensor, weight: Tensor) -> Tensor:
     dims = params["dimension_numbers"]
-    wide = params.get("preferred_element_type")
-    dtype = x.dtype if wide is None else torch_type(wide)
-    x, weight = (one if one.dtype == dtype else one.to(dtype) for one in (x.permute(dims.lhs_spec), weight.permute(dims.rhs_spec)))
+    x, weight = preferred(params, x.permute(dims.lhs_spec), weight.permute(dims.rhs_spec))
     count = x.ndim - 2
     if count not in _CONVOLUTIONS:
         raise NotImplementedError(f"a convolution of {count} dimensions")

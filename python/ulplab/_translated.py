@@ -51,7 +51,6 @@ class Translated:
         """
         given, wanted = named(self.given), named(self.want)
         for name, bound in found.items():
-            bound.library = self.library
             if isinstance(wanted.get(name), torch.Tensor):
                 why = self._differs(wanted[name], given[name].detach(), bound)
                 bound.unknown += [f"{name}: {self.library}'s function gives {why}"] if why else []
