@@ -16,6 +16,8 @@ mod batches;
 mod compressor;
 #[path = "kernels/decode_step.rs"]
 mod decode_step;
+#[path = "kernels/delays.rs"]
+mod delays;
 #[path = "kernels/delta_decode.rs"]
 mod delta_decode;
 #[path = "kernels/delta_handover.rs"]

@@ -110,7 +110,7 @@ __device__ __forceinline__ void score(Shared &s, const bf16 *weights, const uint
     const float of_lane = sums_over_warp(sums);
     if (lane % (32 / SCORED) == 0)
         s.parts[warp][lane / (32 / SCORED)] = of_lane;
-    __syncthreads();
+    block_sync();
     const int expert = blockIdx.x * SCORED + lane;
     if (warp > 0 || lane >= SCORED || expert >= g.count)
         return;
@@ -131,11 +131,10 @@ __device__ __forceinline__ void score(Shared &s, const bf16 *weights, const uint
 // By a warp: whether all scores are there.
 __device__ __forceinline__ bool is_last(u32 *arrived, u32 blocks) {
     u32 before = 0;
-    __syncwarp();
+    warp_sync();
     if (threadIdx.x % 32 == 0) {
-        __threadfence();
-        before = atomicAdd(arrived, 1);
-        __threadfence();
+        before = fetch_increment_release(arrived);
+        fence_gpu();
     }
 #ifdef MUTANT_FIRST_ROUTES
     return __shfl_sync(~0u, before, 0) == 0;
@@ -165,7 +164,7 @@ template <bool TABLE> __device__ __forceinline__ int choose(Shared &s, const Gat
             orders[i] = i == 0 ? orders[i] : 0;
 #endif
         }
-        __syncwarp();
+        warp_sync();
 #pragma unroll 1
         for (int slot = 0; slot < g.selected; slot++) {
             u32 most = 0;
@@ -222,7 +221,7 @@ __device__ __forceinline__ void route(const mixed::Streams &x, const mixed::ToHa
         const row_mix::Row streams(s.mix, x, row, m.eps);
         wait_on_dependent_grids();
         if (!scores) {
-            __syncthreads();
+            block_sync();
             launch_dependent_grids();
             if (warp == 0)
                 streams.mix_back(s.mix, m, row);

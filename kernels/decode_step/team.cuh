@@ -56,9 +56,7 @@ template <int N> struct AnyRanks {
     int bits;
 
     __device__ __forceinline__ AnyRanks() {
-        u32 ranks;
-        asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(ranks));
-        bits = __ffs(ranks) - 1;
+        bits = __ffs(cluster_size()) - 1;
     }
 };
 
@@ -78,9 +76,7 @@ template <class Ranks> struct Team : Ranks {
     int rank;
 
     __device__ __forceinline__ Team() {
-        u32 rank_of_cta;
-        asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank_of_cta));
-        rank = rank_of_cta;
+        rank = cluster_rank();
     }
 
     __device__ __forceinline__ int ranks() const {

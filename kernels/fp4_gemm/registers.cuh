@@ -4,12 +4,6 @@
 
 #include "fp4_gemm/decode.cuh"
 
-__device__ __forceinline__ float ld_shared_cluster(u32 from) {
-    float x;
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
-    return x;
-}
-
 // A part of the columns, of 128 rows and T tokens, in stages of 128 columns. One thread copies weights, in bulk, and all threads copy
 // tokens into tiles with the swizzle of `wgmma_descriptor`.
 template <class F, int T> struct Part {
@@ -64,7 +58,7 @@ template <class F, int T> struct Part {
             for (int stage = 0; stage < min(REQUESTED, count); stage++)
                 load_weights(stage);
         }
-        __syncwarp();
+        warp_sync();
 #pragma unroll
         for (int stage = 0; stage < SLOTS; stage++) {
             if (stage < count)
@@ -79,7 +73,7 @@ template <class F, int T> struct Part {
             cp_async_wait_group<0>();
             fence_proxy_async_smem();
         }
-        __syncthreads();
+        block_sync();
     }
 
     // Returns once a stage is there; by all threads.
@@ -87,7 +81,7 @@ template <class F, int T> struct Part {
         if (!WHOLE) {
             cp_async_wait_group<SLOTS - 3>();
             fence_proxy_async_smem();
-            __syncthreads();
+            block_sync();
             // All are past the products of the stage before the last one.
             const int next = stage - 2 + SLOTS;
             if (stage >= 2 && next < count) {
@@ -181,7 +175,7 @@ __device__ void registers(const bf16 *x, const u8 *packed, const u32 *general, c
         return;
     }
     // The sums of a block, [T, 132], in place of the first slots.
-    __syncthreads();
+    block_sync();
     float *mine = (float *)slots;
 #pragma unroll
     for (int i = 0; i < T / 2; i++)
@@ -196,9 +190,9 @@ __device__ void registers(const bf16 *x, const u8 *packed, const u32 *general, c
         const int token = i / 128, row = i % 128;
         if (b0 + token >= B || n0 + row >= N)
             continue;
-        float sum = ld_shared_cluster(map_shared_rank(mine + token * 132 + row, 0));
+        float sum = ld_shared_cluster<float>(map_shared_rank(mine + token * 132 + row, 0));
         for (int p = 1; p < added; p++)
-            sum = sum + ld_shared_cluster(map_shared_rank(mine + token * 132 + row, p));
+            sum = sum + ld_shared_cluster<float>(map_shared_rank(mine + token * 132 + row, p));
         store(y[size_t(b0 + token) * N + n0 + row], sum, tensor);
     }
     cluster_sync();

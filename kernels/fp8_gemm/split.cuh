@@ -34,9 +34,7 @@ template <class Y>
 __device__ void split_columns(int down, const u8 *x, const float *x_scale, const u8 *w, const float *w_scale, Y *y, int B, int N,
                               int K) {
     extern __shared__ __align__(1024) u8 stages[];
-    u32 parts, part;
-    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(parts));
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(part));
+    const u32 parts = cluster_size(), part = cluster_rank();
     launch_dependent_grids();
     const int n0 = down * 64, all = (K + 127) / 128, share = (all + (int)parts - 1) / (int)parts, begin = share * (int)part;
     const int own = max(0, min(share, all - begin));
@@ -53,7 +51,7 @@ __device__ void split_columns(int down, const u8 *x, const float *x_scale, const
             fence_mbarrier_init();
             mbarrier_arrive_expect_tx(arrived, all * B * 64 * 4);
         }
-        __syncwarp();
+        warp_sync();
         // Nobody stores to a thread block that has not begun.
         cluster_arrive_relaxed();
     }
@@ -109,7 +107,7 @@ __device__ void split_columns(int down, const u8 *x, const float *x_scale, const
             scales[token * all + of_scale] = by[token] * weights;
     }
     fence_proxy_async_smem();
-    __syncthreads();
+    block_sync();
     if (parts > 1)
         cluster_wait();
 
@@ -152,7 +150,7 @@ __device__ void split_columns(int down, const u8 *x, const float *x_scale, const
         }
     }
     if (parts == 1)
-        __syncthreads();
+        block_sync();
     const int row = threadIdx.x % 64, token = threadIdx.x / 64;
     if (part > 0 || token >= B)
         return;

@@ -57,3 +57,41 @@ __device__ __forceinline__ void from_f32(bf16 &out, float x) {
 __device__ __forceinline__ uint2 to_bf16x4(float4 x) {
     return make_uint2(to_bf16x2(x.x, x.y), to_bf16x2(x.z, x.w));
 }
+
+// ---- barriers of all threads of a CTA, or of a warp
+
+__device__ __forceinline__ void block_sync() {
+    (__syncthreads)();
+}
+
+// The same, and returns whether the number is not zero in any thread, or in how many.
+__device__ __forceinline__ int block_sync_or(int number) {
+    return __syncthreads_or(number);
+}
+
+__device__ __forceinline__ int block_sync_count(int number) {
+    return __syncthreads_count(number);
+}
+
+__device__ __forceinline__ void warp_sync() {
+    (__syncwarp)();
+}
+
+// ---- atomics of shared memory, among the threads of a CTA
+
+template <class T> __device__ __forceinline__ void shared_add(T *to, int x) {
+    (atomicAdd)(to, T(x));
+}
+
+__device__ __forceinline__ void shared_or(u32 *to, u32 x) {
+    (atomicOr)(to, x);
+}
+
+// ---- delays
+
+#ifdef ULPLAB_DELAYS
+#define block_sync() DELAYED(block_sync())
+#define block_sync_or(...) DELAYED_RESULT(block_sync_or(__VA_ARGS__))
+#define block_sync_count(...) DELAYED_RESULT(block_sync_count(__VA_ARGS__))
+#define warp_sync() DELAYED(warp_sync())
+#endif

@@ -78,6 +78,18 @@ impl Compile<'_> {
                 launched.extend(Launched::all(source, arch, options.mutants, &selects));
             }
         }
+        if options.delays > 0 {
+            let plain = launched.iter().filter(|launched| launched.fault.is_none());
+            let delays = true;
+            launched.extend(
+                plain
+                    .map(|plain| Launched {
+                        delays,
+                        ..plain.clone()
+                    })
+                    .collect::<Vec<_>>(),
+            );
+        }
         toolkit.compile_ahead(&launched.iter().flat_map(Launched::units).collect::<Vec<_>>());
         let mut rows = Vec::new();
         let mut findings = Findings::new();
@@ -88,7 +100,7 @@ impl Compile<'_> {
                 let cubin = toolkit.compile(unit)?;
                 found.extend(entries(&cubin).map_err(|why| Error::data(&source.path, why))?);
             }
-            if launched.fault.is_none() {
+            if launched.fault.is_none() && !launched.delays {
                 self.check(source, arch, &found, &mut findings)?;
                 rows.extend(found.into_iter().map(|(name, entry)| (source, arch, name, entry)));
             }
