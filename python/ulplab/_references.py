@@ -13,8 +13,8 @@ from typing import Any, Callable
 import numpy
 
 from . import _inputs, _sources
-from ._audit import _copy, _tensor
 from ._files import Stored
+from ._planted import _copy, _tensor
 
 # Calls of each reference that are remembered, and the largest number of elements that one may be given and give.
 _CALLS = 4
