@@ -257,7 +257,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let (magnitudes, squares) = (of(f64::abs), of(|x| x * x));
     let sample = Sample::of(sizes, operands);
     let (alpha, bias) = (call.number("alpha"), call.optional("bias"));
-    let granule = operands.map(|x| sum::granule(x)).iter().product::<f64>();
+    let granule = operands.map(sum::granule).iter().product::<f64>();
     // Number of terms that share the scale of a and the scale of b.
     let block = [a.block, b.block].into_iter().flatten().min();
     let exact = block.is_none() && alpha == 1.0 && bias.is_none();
