@@ -27,8 +27,8 @@ entry's kernel cannot take raises an exception, or gives another shape: that inp
 fault is outside the bound. What the operation does not take as an argument (the number of ranks, the length of a row in a buffer, where a
 text is cut) is configuration, and is as the fault needs it. **No**: none of the inputs shows the fault.
 
-**{noticed} of {count} are noticed.** The kernel without the fault is outside on {alarms} inputs: kernels of the zoo that compute in chunks,
-or split products, with errors of their own. The slowest entry took {slowest:.1f} s of CPU with all of its calls, the slowest generator
+**{noticed} of {count} are noticed.** The kernel without the fault is outside on {alarms} inputs. Some of these kernels compute in chunks or
+split products, with errors of their own; not each was looked into. The slowest entry took {slowest:.1f} s of CPU with all of its calls, the slowest generator
 {generator:.1f} s.
 
 """
