@@ -87,12 +87,12 @@ __device__ __forceinline__ void st_relaxed(u32 *to, uint4 x) {
                  : "memory");
 }
 
-// Adds 1; whoever acquires the sum sees what this thread wrote before.
+// Adds 1; a thread that acquires the sum sees what this thread wrote before.
 __device__ __forceinline__ void red_release_increment(u32 *count) {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
 }
 
-// Adds 1, and returns the number before. Whoever acquires the sum sees what this thread wrote before; to acquire it is `fence_gpu`.
+// Adds 1, and returns the number before. A thread that acquires the sum sees what this thread wrote before; to acquire it is `fence_gpu`.
 __device__ __forceinline__ u32 fetch_increment_release(u32 *count) {
     (__threadfence)();
     return (atomicAdd)(count, 1);
