@@ -14,6 +14,8 @@ mod alarms;
 mod batches;
 #[path = "kernels/compressor.rs"]
 mod compressor;
+#[path = "kernels/coverage.rs"]
+mod coverage;
 #[path = "kernels/decode_step.rs"]
 mod decode_step;
 #[path = "kernels/delays.rs"]
