@@ -153,7 +153,7 @@ template <class T> __device__ __forceinline__ void simple(const Step<T> &step) {
             values[channel] = normed;
             step.stage(row, 1)[channel] = normed;
         }
-        block_sync();
+        __syncthreads();
 
         const float *cos = step.turn(step.cos, t), *sin = step.turn(step.sin, t);
         for (int channel = threadIdx.x; channel < dim; channel += blockDim.x) {
@@ -167,7 +167,7 @@ template <class T> __device__ __forceinline__ void simple(const Step<T> &step) {
             from_f32(step.entry(row, t)[channel], rotated);
         }
         // The next row writes to shared memory again.
-        block_sync();
+        __syncthreads();
     }
 }
 
@@ -304,7 +304,7 @@ template <class T, class To> __device__ __forceinline__ void cluster(Step<T> ste
     top.raise(top.across());
     if (lane < QUADS)
         tops[warp][quad] = top;
-    block_sync();
+    __syncthreads();
 #ifdef MUTANT_MAXIMUM_OF_FIRST
     top = tops[0][quad];
     for (int other = 0; other < WARPS / 2; other++)
@@ -317,7 +317,7 @@ template <class T, class To> __device__ __forceinline__ void cluster(Step<T> ste
     shares.sum.add(shares.sum.across()), shares.out.add(shares.out.across());
     if (lane < QUADS)
         sums[warp][quad] = shares.sum, outs[warp][quad] = shares.out;
-    block_sync();
+    __syncthreads();
     // The other CTAs of the cluster have begun, so their shared memory exists.
     cluster_wait();
 

@@ -174,7 +174,7 @@ template <class S, bool KDA, bool VK> __device__ void simple(const Step<S> &step
     qq = inverse_l2_norm(block_sum(qq, partials[0])) / sqrtf(K), kk = inverse_l2_norm(block_sum(kk, partials[1]));
     for (int i = threadIdx.x; i < K; i += blockDim.x)
         q[i] *= qq, k[i] *= kk;
-    block_sync();
+    __syncthreads();
     const float beta = rate(step.beta[at]);
     S *state = step.matrix(slot, head);
     for (int v = threadIdx.x; v < V; v += blockDim.x) {
@@ -343,7 +343,7 @@ __device__ __forceinline__ void kv(const Step<S> &step, int token, int head) {
     const float q = to_f32(my_q) * norms.q, k = to_f32(my_k) * norms.k;
     const float decay = step.decay(step.biased(to_f32(raw_gate), bias), factor);
     factors[my_key] = make_float4(k * decay, q * decay, decay, k);
-    warp_sync();
+    __syncwarp();
     // Every thread reads only what it copied itself.
     if (STAGED)
         cp_async_wait_group<0>();
@@ -366,13 +366,18 @@ __device__ __forceinline__ void kv(const Step<S> &step, int token, int head) {
             read[1][e] += __shfl_xor_sync(0xffffffff, read[1][e], step);
         }
     }
+#ifdef MUTANT_BARRIER_MISSING
+    // Warps are made late; by themselves they seldom are.
+    if (warp % 2 == 0)
+        __nanosleep(100000);
+#endif
     if (group == 0) {
 #pragma unroll
         for (int e = 0; e < E; e++)
             sums[0][warp][col + e] = read[0][e], sums[1][warp][col + e] = read[1][e];
     }
 #ifndef MUTANT_BARRIER_MISSING
-    block_sync();
+    __syncthreads();
 #endif
     auto all = [&](int of, int e) {
         float sum = sums[of][0][col + e];

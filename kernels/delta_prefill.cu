@@ -155,7 +155,7 @@ __device__ __forceinline__ void simple(const E *q, const E *k, const E *v, const
         const float query_norm = sqrtf(block_sum(squares[1], partials + 32) + 1e-6f);
         for (int c = threadIdx.x; c < K; c += blockDim.x)
             key[c] /= key_norm, query[c] = query[c] / query_norm * scale;
-        block_sync();
+        __syncthreads();
         if (column < V) {
             float read = 0.0f, out = 0.0f;
             for (int c = 0; c < K; c++) {
@@ -175,7 +175,7 @@ __device__ __forceinline__ void simple(const E *q, const E *k, const E *v, const
             }
             from_f32(o[value_offset(at, V, sizeof(E)) + column], out);
         }
-        block_sync();
+        __syncthreads();
     }
     if (column < V) {
         for (int c = 0; c < K; c++)
@@ -326,7 +326,7 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
         mbarrier_init(full + threadIdx.x, 1);
         fence_mbarrier_init();
     }
-    block_sync();
+    __syncthreads();
     wait_on_dependent_grids();
 #pragma unroll
     for (int chunk = 0; chunk < STAGES - 1; chunk++)
@@ -336,7 +336,7 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
         mbarrier_wait_parity(full + chunk % STAGES, chunk / STAGES % 2);
         cp_async_wait_group<STAGES - 2>();
         fence_proxy_async_smem();
-        block_sync();
+        __syncthreads();
         Stage<CHANNELS> &stage = stages[chunk % STAGES];
         const float *factors = stage.chunk.factors;
         u32 state_a[8][4];
@@ -414,7 +414,7 @@ __device__ __forceinline__ void states(const bf16 *q, const bf16 *k, const bf16 
             stmatrix_x4_trans(smem_address(stage.v + at + n * 8 * 128), to_bf16x2(out[n][0], out[n][1]),
                               to_bf16x2(out[n][2], out[n][3]), to_bf16x2(out[n + 1][0], out[n + 1][1]),
                               to_bf16x2(out[n + 1][2], out[n + 1][3]));
-        warp_sync();
+        __syncwarp();
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int row = 16 * i + lane / 2, token = chunk * C + row, chunk_16b = 2 * warp + lane % 2;

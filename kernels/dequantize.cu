@@ -134,7 +134,7 @@ __device__ void bulk(const typename F::Codes *data, const typename F::Stored *sc
         Vec8<T>::store(tile, i * 32 + lane, out);
     }
     fence_proxy_async_smem();
-    warp_sync();
+    __syncwarp();
     if (lane == 0 && begin < count) {
         tma_store_1d(y + (size_t)begin * 8, tile, min(count - begin, BULK_VECTORS * 32) * 8 * (int)sizeof(T));
         tma_store_wait_read();

@@ -221,7 +221,7 @@ KERNEL(diagonal_ssm_heads, __launch_bounds__(32, 8))(const float *u, const float
     for (int tile = 0; tile * STEPS < S; tile++) {
         fetch(tile + 1);
         cp_async_wait_group<1>();
-        warp_sync();
+        __syncwarp();
 #ifdef MUTANT_CARRY_LOST
 #pragma unroll
         for (int n = 0; n < N; n++)
@@ -236,11 +236,11 @@ KERNEL(diagonal_ssm_heads, __launch_bounds__(32, 8))(const float *u, const float
             next = *(const float4 *)(segment_u + t + 4);
             *(float4 *)(segment_u + t) = step(x, decay, w, u4);
         }
-        warp_sync();
+        __syncwarp();
 #pragma unroll
         for (int i = 0; i < 32; i += 2)
             st_global_cs((float4 *)(y + first + (size_t)i * S + tile * STEPS), *(const float4 *)&tiles[tile % 2][row + i][col]);
-        warp_sync();
+        __syncwarp();
     }
 }
 
@@ -290,8 +290,8 @@ KERNEL(diagonal_ssm_cluster, __launch_bounds__(128))(const float *u, const float
         square *= square;
     const float of_block = (float)square;
     cp_async_wait_group<0>();
-    warp_sync();
-    block_sync();
+    __syncwarp();
+    __syncthreads();
 
     // ---- final states of segments, each from 0
     for (int t = 0; t < length; t += 4) {
@@ -304,7 +304,7 @@ KERNEL(diagonal_ssm_cluster, __launch_bounds__(128))(const float *u, const float
     }
     *(float4 *)lane_end = make_float4(x[0], x[1], x[2], x[3]);
     *(float4 *)(lane_end + 4) = make_float4(x[4], x[5], x[6], x[7]);
-    block_sync();
+    __syncthreads();
 
     // ---- scan: over the segments of this CTA, then over CTAs
     float start = 0.0f, end[SEGMENTS];
@@ -318,6 +318,10 @@ KERNEL(diagonal_ssm_cluster, __launch_bounds__(128))(const float *u, const float
     }
     // The other CTAs of the cluster have begun, so their shared memory exists.
     cluster_wait();
+#ifdef MUTANT_BARRIER_MISSING
+    if (rank % 2 == 0)
+        __nanosleep(100000);
+#endif
     if (threadIdx.x < N) {
         for (int to = rank + 1; to < BLOCKS; to++)
             st_shared_cluster(map_shared_rank(before + rank * N + threadIdx.x, to), start);
@@ -340,7 +344,7 @@ KERNEL(diagonal_ssm_cluster, __launch_bounds__(128))(const float *u, const float
             start = fmaf(of_segment, start, end[s]);
         }
     }
-    block_sync();
+    __syncthreads();
 #ifdef MUTANT_CARRY_LOST
 #pragma unroll
     for (int n = 0; n < STATES; n++)
@@ -357,10 +361,10 @@ KERNEL(diagonal_ssm_cluster, __launch_bounds__(128))(const float *u, const float
         const float even = (upper ? out.z : out.x) + __shfl_xor_sync(0xffffffff, upper ? out.x : out.z, 2);
         const float odd = (upper ? out.w : out.y) + __shfl_xor_sync(0xffffffff, upper ? out.y : out.w, 2);
         const float sum = (second ? odd : even) + __shfl_xor_sync(0xffffffff, second ? even : odd, 1);
-        warp_sync();
+        __syncwarp();
         segment_u[t + part] = sum;
     }
-    block_sync();
+    __syncthreads();
     for (int t = 4 * threadIdx.x; t < steps; t += 4 * THREADS)
         st_global_cs((float4 *)(y + t), *(const float4 *)(smem + t / length * stride + t % length));
 #ifdef MUTANT_BARRIER_MISSING

@@ -76,7 +76,7 @@ variants = ["registers"]
 #if __CUDA_ARCH__ == 900
 #include "lib/cluster.cuh"
 #include "lib/tma.cuh"
-#include "lib/wgmma_widths.cuh"
+#include "wgmma/widths.cuh"
 
 // Columns with a scale, and the scale in f32.
 struct Mxfp4 {

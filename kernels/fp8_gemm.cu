@@ -144,7 +144,7 @@ __device__ void simple(const u8 *x, const float *x_scale, const u8 *w, const flo
         to_tile(w_tile, w, n0, N, block * 128, K);
         to_tile(x_tile, x, b0, B, block * 128, K);
         fence_proxy_async_smem();
-        block_sync();
+        __syncthreads();
 #ifdef MUTANT_PROMOTED_LATE
         if (block % 2 == 0)
 #endif
@@ -158,7 +158,7 @@ __device__ void simple(const u8 *x, const float *x_scale, const u8 *w, const flo
                                   wgmma_descriptor(smem_address(x_tile)) + step * 2);
         wgmma_commit_group();
         wgmma_wait_group<0>();
-        block_sync();
+        __syncthreads();
 #ifdef MUTANT_PROMOTED_LATE
         if (block % 2 == 0 && block + 1 < blocks)
             continue;

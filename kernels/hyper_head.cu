@@ -165,7 +165,7 @@ template <int N> struct ClusterSums {
             if (thread % 32 == 0)
                 of_warps[i][thread / 32] = of_warp;
         }
-        block_sync();
+        __syncthreads();
         if (thread < N * RANKS) {
             const int i = thread / RANKS;
 #ifdef MUTANT_WARP_LOST

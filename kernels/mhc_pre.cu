@@ -195,7 +195,7 @@ KERNEL(mhc_pre_split_sums, __launch_bounds__(288))(const bf16 *__restrict__ x, c
             }
         }
     }
-    block_sync();
+    __syncthreads();
     if (threadIdx.x < MUS)
         sums[threadIdx.x * SPLITS] = halves[0][threadIdx.x] + halves[1][threadIdx.x];
 }
@@ -248,7 +248,7 @@ KERNEL(mhc_pre_split_mix, __launch_bounds__(512))(const bf16 *__restrict__ x, co
         if (lane == 0 && warp + 16 * i < SUMS)
             total[warp + 16 * i] = sum[i];
     }
-    block_sync();
+    __syncthreads();
 
     const float *gram = total + MUS;
     const float inverse = rsqrtf((gram[0] + gram[4] + gram[7] + gram[9]) / K + norm_eps);

@@ -149,7 +149,7 @@ template <class R, bool NORMED> __device__ __forceinline__ void simple(const Inp
         const float sum = warp_sum(x.x * x.x + x.y * x.y);
         if (threadIdx.x % 32 == 0)
             sums[threadIdx.x / 32] = sum;
-        block_sync();
+        __syncthreads();
         float total = 0;
         for (int warp = 0; warp < R::DIM / 64; warp++)
             total += sums[warp];
@@ -162,7 +162,7 @@ template <class R, bool NORMED> __device__ __forceinline__ void simple(const Inp
     const u32 halves = to_bf16x2(x.x, x.y);
     y[channel] = x.x = __uint_as_float(halves << 16);
     y[channel + 1] = x.y = __uint_as_float(halves & 0xffff0000);
-    block_sync();
+    __syncthreads();
 
     const auto [row, tail] = token_at<R>(pages, slot);
     if (R::CODED > 0 && threadIdx.x < BLOCKS<R>) {
@@ -179,7 +179,7 @@ template <class R, bool NORMED> __device__ __forceinline__ void simple(const Inp
         factors[threadIdx.x] = R::Rule::factor(scale, {});
     }
     store_padding<R>(tail, threadIdx.x);
-    block_sync();
+    __syncthreads();
 
     if (channel >= R::CODED) {
         *(u32 *)(row + R::BF16 + 2 * (channel - R::CODED)) = halves;
@@ -227,7 +227,7 @@ template <class R, bool NORMED> __device__ __forceinline__ void eights(const Inp
             __shared__ float sums[8];
             if (threadIdx.x % 32 == 0)
                 sums[threadIdx.x / 32] = sum;
-            block_sync();
+            __syncthreads();
             sum = sums[threadIdx.x / 64 * 2] + sums[threadIdx.x / 64 * 2 + 1];
         }
         const float scale = rsqrtf(sum / R::DIM + in.eps);

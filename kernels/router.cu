@@ -198,7 +198,7 @@ __device__ void simple(const float *logits, const float *bias, const int *table,
         }
         sum = divisor(sum, own_logits, count);
         // The experts that the first lane wrote.
-        warp_sync();
+        __syncwarp();
         for (int slot = lane; slot < selected; slot += 32) {
             const int expert = own_experts[slot];
             const float sigma = expert < 0 ? 0.0f : sqrt_softplus(own_logits[expert]);

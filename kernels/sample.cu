@@ -124,7 +124,7 @@ __device__ u64 block_best(u64 best) {
         best = max(best, __shfl_xor_sync(0xffffffff, best, step));
     if (threadIdx.x % 32 == 0)
         bests[threadIdx.x / 32] = best;
-    block_sync();
+    __syncthreads();
     for (int warp = 0; warp < blockDim.x / 32; warp++)
         best = max(best, bests[warp]);
     return best;

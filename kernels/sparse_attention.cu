@@ -64,7 +64,7 @@ __device__ __forceinline__ float block_largest(float x, float *partials) {
     x = over_warp(x);
     if (threadIdx.x % 32 == 0)
         partials[threadIdx.x / 32] = x;
-    block_sync();
+    __syncthreads();
 #ifdef MUTANT_MAXIMUM_OF_WARP
     return partials[0];
 #else
@@ -144,7 +144,7 @@ __device__ __forceinline__ void simple(const T *q, const T *window, const int *p
             if (lane == 0)
                 score[key] = vector ? product * scale : -__int_as_float(0x7f800000);
         }
-        block_sync();
+        __syncthreads();
         float top = sink;
         for (int key = threadIdx.x; key < all; key += blockDim.x)
             top = larger(score[key], top);
@@ -176,7 +176,7 @@ __device__ __forceinline__ void simple(const T *q, const T *window, const int *p
             from_f32(to[i], o / sum);
         }
         // The next row has the same partials.
-        block_sync();
+        __syncthreads();
     }
 }
 

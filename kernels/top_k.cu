@@ -178,7 +178,7 @@ __device__ __forceinline__ u32 block_prefix(u32 x, u32 *partials, u32 &total) {
     const u32 up_to = lanes_prefix(x);
     if (lane == 31)
         partials[warp] = up_to;
-    block_sync();
+    __syncthreads();
     const u32 of_warp = lane < threads() / 32 ? partials[lane] : 0;
     total = __reduce_add_sync(0xffffffff, of_warp);
     return __reduce_add_sync(0xffffffff, lane < warp ? of_warp : 0) + up_to - x;
@@ -272,7 +272,7 @@ __device__ __forceinline__ Part find_part(Search &search, const u32 *bins, u32 n
     const u32 of_warp = __reduce_add_sync(0xffffffff, sum);
     if (lane == 0)
         search.partials[warp] = of_warp;
-    block_sync();
+    __syncthreads();
     const u32 before = __reduce_add_sync(0xffffffff, lane < warp ? search.partials[lane] : 0);
     if (before < need && need <= before + of_warp) {
         u32 above = before + lanes_prefix(sum) - sum;
@@ -283,7 +283,7 @@ __device__ __forceinline__ Part find_part(Search &search, const u32 *bins, u32 n
             above += own[i];
         }
     }
-    block_sync();
+    __syncthreads();
     return search.found;
 }
 
@@ -297,13 +297,13 @@ template <class Key, class Enough>
 __device__ __forceinline__ void narrow(Threshold &threshold, Search &search, int keys, Key key_at, Enough enough) {
     while (!enough(threshold)) {
         clear(search.bins);
-        block_sync();
+        __syncthreads();
         for (int i = threadIdx.x; i < keys; i += threads()) {
             const u32 key = key_at(i);
             if (threshold.agrees(key))
-                shared_add(&search.bins[threshold.bin(key)], 1);
+                atomicAdd(&search.bins[threshold.bin(key)], 1);
         }
-        block_sync();
+        __syncthreads();
         threshold.narrow(find_part(search, search.bins, threshold.need));
     }
 }
@@ -341,7 +341,7 @@ KERNEL(top_k_simple, __launch_bounds__(1024))(const float *scores, const int *co
 #ifndef MUTANT_EARLIER_TIES_LOST
             ties += sums & 0xffff;
 #endif
-            block_sync();
+            __syncthreads();
         }
     }
 }

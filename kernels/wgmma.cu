@@ -48,7 +48,7 @@ doc = "bytes before a tile of a are counted in 32 bits"
 // a [M, 64, K], b [M, N, K], c and d [M, 64, N]. A row has up to 128 bytes.
 
 #if __CUDA_ARCH__ == 900
-#include "lib/wgmma_widths.cuh"
+#include "wgmma/widths.cuh"
 
 // Copies rows of `chunks` times 16 bytes into a tile with the 128-byte swizzle.
 __device__ void to_tile(u8 *tile, const uint4 *from, int rows, int chunks) {
@@ -78,7 +78,7 @@ template <class Operand, int N, bool REGISTERS> __device__ void tile(const u8 *a
     to_tile(a_tile, (const uint4 *)a, 64, row_bytes / 16);
     to_tile(b_tile, (const uint4 *)b, N, row_bytes / 16);
     fence_proxy_async_smem();
-    block_sync();
+    __syncthreads();
 
     float sums[N / 2];
 #pragma unroll

@@ -14,12 +14,8 @@ mod alarms;
 mod batches;
 #[path = "kernels/compressor.rs"]
 mod compressor;
-#[path = "kernels/coverage.rs"]
-mod coverage;
 #[path = "kernels/decode_step.rs"]
 mod decode_step;
-#[path = "kernels/delays.rs"]
-mod delays;
 #[path = "kernels/delta_decode.rs"]
 mod delta_decode;
 #[path = "kernels/delta_handover.rs"]

@@ -110,7 +110,6 @@ fn product(extensions: &[&str]) -> Vec<(String, String)> {
             "datasets/text/",
             "zoo/",
             "docs/zoo.md",
-            "docs/zoo-inputs.md",
             "docs/gates-of-others.md",
         ];
         !other.iter().any(|start| name.starts_with(start))

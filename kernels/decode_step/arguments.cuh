@@ -294,7 +294,7 @@ template <class W> struct Context {
         } else {
             // A fence takes hundreds of cycles, and waits for all that its warp has loaded. So one warp has it, once all have stored.
             sync();
-            warp_sync();
+            __syncwarp();
             if (threadIdx.x < 32)
                 cluster_arrive();
             else

@@ -158,7 +158,7 @@ template <class W> struct Attend {
 
     __device__ __forceinline__ void store_row() const {
         rows()[threadIdx.x % 32 / 2].of[threadIdx.x % 2] = row;
-        warp_sync();
+        __syncwarp();
     }
 
     // Loads the first BATCH keys of a group. After the last key, that key is loaded again.
@@ -225,7 +225,7 @@ template <class W> struct Attend {
                     vectors = next;
                 }
                 // In the place of the rows.
-                warp_sync();
+                __syncwarp();
                 *(float4 *)(c.s.read[quarter] + 4 * (threadIdx.x % LANES)) = part;
             }
             c.sync();
@@ -247,7 +247,7 @@ template <class W> struct Attend {
 #pragma unroll 1
         for (int key = lane; key < keys.count; key += 32)
             scores[key] = expf(scores[key] - top);
-        warp_sync();
+        __syncwarp();
         float sum = 0.0f, most = fmaxf(top, sink), total = 0.0f;
 #pragma unroll 4
         for (int key = lane % GROUPS; key < keys.count; key += GROUPS)
@@ -389,7 +389,7 @@ template <class W> struct Group {
             const float score = scores[min(mine, count - 1)], weight = mine < count ? expf(score - top) : 0.0f;
             if (lane < 16)
                 weights[lane] = weight;
-            warp_sync();
+            __syncwarp();
             if (first == 0) {
                 // All is asked for at once, and nothing branches: what is behind the last key is that key again, and has no weight.
                 const float4 all[4] = {load4(weights), load4(weights + 4), load4(weights + 8), load4(weights + 12)};
@@ -406,7 +406,7 @@ template <class W> struct Group {
                 for (int at = 0; at < HERE && first + at < count; at++)
                     add(number(first + at) < last, weights[at], weights[HERE + at], pair(keys.row(number(first + at))));
             }
-            warp_sync();
+            __syncwarp();
         }
         // Even lanes have four channels of the first head, odd ones of the second.
         const bool second = lane % 2;

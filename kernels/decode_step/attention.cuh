@@ -365,7 +365,7 @@ template <class W> __device__ __forceinline__ void store_window_key(const Contex
                      a.at_kv_window ? c.kept(a.at_kv_window, layer.layer, a.layers, S::D) : nullptr);
         // A bulk copy comes to the same place later.
         fence_proxy_async_smem();
-        warp_sync();
+        __syncwarp();
         if (threadIdx.x % 32 == 0)
             mbarrier_arrive(staged.keys_here + at);
     }

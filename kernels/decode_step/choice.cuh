@@ -187,7 +187,7 @@ template <int MOST, class W> __device__ __forceinline__ void select_few(const Co
             c.s.chosen[taken + __popc(all & before)] = lane + 32 * i;
         room -= __popc(equal), taken += __popc(all);
     }
-    warp_sync();
+    __syncwarp();
 }
 
 } // namespace persistent

@@ -11,7 +11,7 @@
 #include "record/encode.cuh"
 #include "swiglu/swiglu.cuh"
 #include "wgmma/early.cuh"
-#include "lib/wgmma_widths.cuh"
+#include "wgmma/widths.cuh"
 
 #include "mhc_pre/parts.cuh"
 #include "mhc_pre/simple.cuh"

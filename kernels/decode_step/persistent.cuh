@@ -71,7 +71,7 @@ template <class W> __device__ __forceinline__ void begin_copies(const Context<W>
     if constexpr (W::STAGED) {
         if (threadIdx.x % 32 == 0)
             list_copies(c);
-        warp_sync();
+        __syncwarp();
 #pragma unroll 1
         for (int full = 0; full < EXPERTS; full++)
             copy_ahead(c, (Full)full, 0);
@@ -103,7 +103,7 @@ template <class W> __device__ __forceinline__ void copy_next(const Context<W> &c
     if (more) {
         prefetch(c, next);
         find(c, next, c.s.layers[next % 2]);
-        warp_sync();
+        __syncwarp();
     } else {
         prefetch_head(c);
     }

@@ -81,7 +81,7 @@ template <class W> __device__ __forceinline__ void list_ranges(const Context<W> 
         while (count < MOST_RANGES)
             c.s.ranges[count++] = {nullptr, 0, 0, 0, 0};
     }
-    warp_sync();
+    __syncwarp();
 }
 
 // Asks for the share of this CTA of so many bytes, in steps of 16 bytes.
@@ -89,7 +89,8 @@ template <class W> __device__ __forceinline__ void ask(const Context<W> &c, cons
     const size_t before = (size_t)from & 15, steps = (before + count + 15) / 16;
     const size_t first = steps * c.team.rank >> c.team.bits, last = steps * (c.team.rank + 1) >> c.team.bits;
     if (count > 0 && first < last)
-        tma_prefetch_l2(from - before + 16 * first, (u32)(last - first) * 16);
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from - before + 16 * first),
+                     "r"((u32)(last - first) * 16));
 }
 
 // By the copier: asks for what a layer reads.

@@ -110,7 +110,7 @@ __device__ __forceinline__ void score(Shared &s, const bf16 *weights, const uint
     const float of_lane = sums_over_warp(sums);
     if (lane % (32 / SCORED) == 0)
         s.parts[warp][lane / (32 / SCORED)] = of_lane;
-    block_sync();
+    __syncthreads();
     const int expert = blockIdx.x * SCORED + lane;
     if (warp > 0 || lane >= SCORED || expert >= g.count)
         return;
@@ -131,10 +131,11 @@ __device__ __forceinline__ void score(Shared &s, const bf16 *weights, const uint
 // By a warp: whether all scores are there.
 __device__ __forceinline__ bool is_last(u32 *arrived, u32 blocks) {
     u32 before = 0;
-    warp_sync();
+    __syncwarp();
     if (threadIdx.x % 32 == 0) {
-        before = fetch_increment_release(arrived);
-        fence_gpu();
+        __threadfence();
+        before = atomicAdd(arrived, 1);
+        __threadfence();
     }
 #ifdef MUTANT_FIRST_ROUTES
     return __shfl_sync(~0u, before, 0) == 0;
@@ -164,7 +165,7 @@ template <bool TABLE> __device__ __forceinline__ int choose(Shared &s, const Gat
             orders[i] = i == 0 ? orders[i] : 0;
 #endif
         }
-        warp_sync();
+        __syncwarp();
 #pragma unroll 1
         for (int slot = 0; slot < g.selected; slot++) {
             u32 most = 0;
@@ -221,7 +222,7 @@ __device__ __forceinline__ void route(const mixed::Streams &x, const mixed::ToHa
         const row_mix::Row streams(s.mix, x, row, m.eps);
         wait_on_dependent_grids();
         if (!scores) {
-            block_sync();
+            __syncthreads();
             launch_dependent_grids();
             if (warp == 0)
                 streams.mix_back(s.mix, m, row);

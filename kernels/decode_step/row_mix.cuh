@@ -82,7 +82,7 @@ struct Row {
         squares = warp_sum(squares);
         if (threadIdx.x % 32 == 0)
             s.squares[threadIdx.x / 32] = squares;
-        block_sync();
+        __syncthreads();
         inverse = inverse_rms(s.squares, STREAMS * x.dim, eps);
     }
 
@@ -97,7 +97,7 @@ struct Row {
             if (lane % (32 / QUAD) == 0)
                 s.pre[stream] = sigmoid(logit(product * inverse, stream, parameters)) + eps_of_pre(parameters);
         }
-        block_sync();
+        __syncthreads();
         float u[EACH][4] = {}, squares = 0.0f;
 #pragma unroll
         for (int stream = 0; stream < STREAMS; stream++) {
@@ -112,7 +112,7 @@ struct Row {
         squares = warp_sum(squares);
         if (lane == 0)
             s.norms[threadIdx.x / 32] = squares;
-        block_sync();
+        __syncthreads();
         const float norm = inverse_rms(s.norms, dim, m.eps);
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
@@ -132,7 +132,7 @@ struct Row {
             if (lane % (32 / QUAD) == 0)
                 s.mus[quad * QUAD + lane / (32 / QUAD)] = product;
         }
-        warp_sync();
+        __syncwarp();
         make_post_and_comb([&](int i) { return s.mus[i] * inverse; }, {s.base, s.scale, m.eps, m.eps},
                            m.post + (size_t)row * STREAMS, m.comb + (size_t)row * STREAMS * STREAMS);
     }

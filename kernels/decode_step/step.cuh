@@ -154,7 +154,7 @@ KERNEL(decode_step_end, __launch_bounds__(256))(const int *sampled, const int *f
 #endif
             position[row] = min(position[row] + 1, positions - 1);
     }
-    block_sync();
+    __syncthreads();
     if (threadIdx.x == 0)
         *clock = run + 1;
 }

@@ -90,7 +90,7 @@ __device__ __forceinline__ void enter(const Context<W> &c, const float *x, const
 template <class W> __device__ __forceinline__ void make_mixing(const Context<W> &c, const Mixing &mixing) {
     make_post_and_comb([&](int unit) { return c.s.mus[unit]; }, {mixing.base, mixing.scale, c.a.eps, c.a.eps}, c.s.post,
                        c.s.comb);
-    warp_sync();
+    __syncwarp();
 }
 
 // Mixes a channel of a block's output back into the streams `from`, by four lanes, each of which has a stream of `to`. `out` is kept at

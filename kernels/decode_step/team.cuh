@@ -56,7 +56,9 @@ template <int N> struct AnyRanks {
     int bits;
 
     __device__ __forceinline__ AnyRanks() {
-        bits = __ffs(cluster_size()) - 1;
+        u32 ranks;
+        asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(ranks));
+        bits = __ffs(ranks) - 1;
     }
 };
 
@@ -76,7 +78,9 @@ template <class Ranks> struct Team : Ranks {
     int rank;
 
     __device__ __forceinline__ Team() {
-        rank = cluster_rank();
+        u32 rank_of_cta;
+        asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank_of_cta));
+        rank = rank_of_cta;
     }
 
     __device__ __forceinline__ int ranks() const {

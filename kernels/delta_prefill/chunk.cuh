@@ -156,7 +156,7 @@ __device__ __forceinline__ void sum_channel_decays(float *sums) {
     };
     if (first == 0)
         store_sums(0.0f);
-    block_sync();
+    __syncthreads();
     if (first > 0)
         store_sums(sums[(first - 1) * G_PITCH + channel]);
 }
@@ -303,8 +303,12 @@ template <bool CHANNELS> __device__ __forceinline__ void chunk_products(SharedSt
 }
 
 __device__ __forceinline__ void stage_sync() {
-#ifndef MUTANT_BARRIER_MISSING
-    block_sync();
+#ifdef MUTANT_BARRIER_MISSING
+    // Half of the warps are made late for the next stage; by themselves they seldom are.
+    if (threadIdx.x / 32 % 2 == 0)
+        __nanosleep(100000);
+#else
+    __syncthreads();
 #endif
 }
 

@@ -51,19 +51,19 @@ __device__ __forceinline__ void invert(const float *a, float *x) {
             x[block_at(warp, warp) + i * PITCH + lane] = column[i];
         }
     }
-    block_sync();
+    __syncthreads();
     // The lower left block of the inverse of (P 0, A Q) is −Q⁻¹ A P⁻¹: first with blocks of 16,
     if (warp < 2) {
         const int column = 2 * warp, row = column + 1;
         float sum[2][4] = {}, product[2][4] = {}, *to = x + block_at(row, column);
         mma_blocks(sum, a + block_at(row, column), x + block_at(column, column));
         store_block(to, sum, 1.0f);
-        warp_sync();
+        __syncwarp();
         mma_blocks(product, x + block_at(row, row), to);
-        warp_sync();
+        __syncwarp();
         store_block(to, product, -1.0f);
     }
-    block_sync();
+    __syncthreads();
     // then with blocks of 32, of which each warp has a block of 16.
     const int row = 2 + warp / 2, column = warp % 2;
     float sum[2][4] = {}, product[2][4] = {};
@@ -72,13 +72,13 @@ __device__ __forceinline__ void invert(const float *a, float *x) {
             mma_blocks(sum, a + block_at(row, m), x + block_at(m, column));
         store_block(x + block_at(row, column), sum, 1.0f);
     }
-    block_sync();
+    __syncthreads();
     if (warp < 4) {
         for (int m = 2; m <= row; m++)
             mma_blocks(product, x + block_at(row, m), x + block_at(m, column));
     }
-    block_sync();
+    __syncthreads();
     if (warp < 4)
         store_block(x + block_at(row, column), product, -1.0f);
-    block_sync();
+    __syncthreads();
 }

@@ -151,7 +151,7 @@ struct SharedStorage {
 #endif
             carry[0][lane] = 0.0f;
         }
-        block_sync();
+        __syncthreads();
         const int n = warp % 4, to = fragment_column(lane / 8, 2 * n + lane / 4 % 2);
 #pragma unroll
         for (int i = 0; i < 48 / WARPS; i++) {
@@ -172,7 +172,7 @@ struct SharedStorage {
             uint4 &b = b_fragments[which][k][n][lane];
             split_tf32(of.x, b.x, b.z), split_tf32(of.y, b.y, b.w);
         }
-        block_sync();
+        __syncthreads();
     }
 };
 
@@ -238,6 +238,10 @@ KERNEL(diagonal_ssm_rows, __launch_bounds__(32 * WARPS, 3))(const float *u, cons
                 x[n] = row >= step ? fmaf(last[n], before, x[n]) : x[n];
             }
         }
+#ifdef MUTANT_BARRIER_MISSING
+        if (warp % 2 == 0)
+            __nanosleep(100000);
+#endif
         if (row == 7) {
 #ifdef MUTANT_CARRY_LOST
             const float nothing[8] = {};
@@ -252,7 +256,7 @@ KERNEL(diagonal_ssm_rows, __launch_bounds__(32 * WARPS, 3))(const float *u, cons
             x[n] = row > 0 ? before : 0.0f;
         }
 #ifndef MUTANT_BARRIER_MISSING
-        block_sync();
+        __syncthreads();
 #endif
         float start[8], total[8];
         load_fragment(smem.carry[piece % 2], col, start);

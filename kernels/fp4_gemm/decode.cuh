@@ -220,7 +220,7 @@ __device__ void pack_rows(const u8 *codes, const u8 *scales, u8 *packed, u32 *ge
         }
         *(u32 *)(packed + size_t(chunk) * UNIT_BYTES<F> + UNIT_CODES + i % WORDS * 4) = word;
     }
-    other = block_sync_or(other);
+    other = __syncthreads_or(other);
 #ifdef MUTANT_ALWAYS_PLAIN
     other = false;
 #endif

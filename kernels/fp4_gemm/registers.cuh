@@ -4,6 +4,12 @@
 
 #include "fp4_gemm/decode.cuh"
 
+__device__ __forceinline__ float ld_shared_cluster(u32 from) {
+    float x;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
+    return x;
+}
+
 // A part of the columns, of 128 rows and T tokens, in stages of 128 columns. One thread copies weights, in bulk, and all threads copy
 // tokens into tiles with the swizzle of `wgmma_descriptor`.
 template <class F, int T> struct Part {
@@ -58,7 +64,7 @@ template <class F, int T> struct Part {
             for (int stage = 0; stage < min(REQUESTED, count); stage++)
                 load_weights(stage);
         }
-        warp_sync();
+        __syncwarp();
 #pragma unroll
         for (int stage = 0; stage < SLOTS; stage++) {
             if (stage < count)
@@ -73,7 +79,7 @@ template <class F, int T> struct Part {
             cp_async_wait_group<0>();
             fence_proxy_async_smem();
         }
-        block_sync();
+        __syncthreads();
     }
 
     // Returns once a stage is there; by all threads.
@@ -81,7 +87,7 @@ template <class F, int T> struct Part {
         if (!WHOLE) {
             cp_async_wait_group<SLOTS - 3>();
             fence_proxy_async_smem();
-            block_sync();
+            __syncthreads();
             // All are past the products of the stage before the last one.
             const int next = stage - 2 + SLOTS;
             if (stage >= 2 && next < count) {
@@ -175,7 +181,7 @@ __device__ void registers(const bf16 *x, const u8 *packed, const u32 *general, c
         return;
     }
     // The sums of a block, [T, 132], in place of the first slots.
-    block_sync();
+    __syncthreads();
     float *mine = (float *)slots;
 #pragma unroll
     for (int i = 0; i < T / 2; i++)
@@ -190,9 +196,9 @@ __device__ void registers(const bf16 *x, const u8 *packed, const u32 *general, c
         const int token = i / 128, row = i % 128;
         if (b0 + token >= B || n0 + row >= N)
             continue;
-        float sum = ld_shared_cluster<float>(map_shared_rank(mine + token * 132 + row, 0));
+        float sum = ld_shared_cluster(map_shared_rank(mine + token * 132 + row, 0));
         for (int p = 1; p < added; p++)
-            sum = sum + ld_shared_cluster<float>(map_shared_rank(mine + token * 132 + row, p));
+            sum = sum + ld_shared_cluster(map_shared_rank(mine + token * 132 + row, p));
         store(y[size_t(b0 + token) * N + n0 + row], sum, tensor);
     }
     cluster_sync();

@@ -29,7 +29,7 @@ __device__ __forceinline__ void add_parts(int K, WeightOf weight_of, TokenOf tok
                 *(bf16 *)(x_tile + at) = col < K ? token_of(row, col) : bf16{0};
         }
         fence_proxy_async_smem();
-        block_sync();
+        __syncthreads();
         wgmma_fence();
 #pragma unroll
         for (int step = 0; step < 4; step++)
@@ -37,7 +37,7 @@ __device__ __forceinline__ void add_parts(int K, WeightOf weight_of, TokenOf tok
                                        wgmma_descriptor(smem_address(x_tile)) + step * 2);
         wgmma_commit_group();
         wgmma_wait_group<0>();
-        block_sync();
+        __syncthreads();
         if ((first + 64) % 1024 == 0 || first + 64 >= last) {
 #ifdef MUTANT_LAST_PART_LOST
             if (first >= 1024 && first + 64 >= last)

@@ -7,7 +7,7 @@
 
 #include "lib/tma.cuh"
 #include "wgmma/early.cuh"
-#include "lib/wgmma_widths.cuh"
+#include "wgmma/widths.cuh"
 
 template <int T, int STAGES, class Y>
 __device__ void pipelined(int down, const u8 *x, const float *x_scale, const u8 *w, const float *w_scale, Y *y, int B, int N,
@@ -96,7 +96,7 @@ __device__ void pipelined(int down, const u8 *x, const float *x_scale, const u8 
     for (int block = 0; block < blocks; block++) {
         cp_async_wait_group<AHEAD - 1>();
         fence_proxy_async_smem();
-        block_sync();
+        __syncthreads();
 #pragma unroll
         for (int i = 0; i < T / 2; i++)
             sums[i] = 0.0f;

@@ -9,7 +9,7 @@
 #include "lib/cluster.cuh"
 #include "lib/tma.cuh"
 #include "lib/vec.cuh"
-#include "lib/wgmma_widths.cuh"
+#include "wgmma/widths.cuh"
 
 constexpr int TILE_WEIGHTS = 32, UNIT = TILE_WEIGHTS * 128, BLOCKS = 4, STAGE = BLOCKS * UNIT;
 // A chunk has the columns of a stage. 16 bytes more than these, and rows at the same column lie in different banks.
@@ -50,7 +50,9 @@ struct Work {
     Barriers *barriers;
 
     __device__ __forceinline__ Work(u8 *shared, int B, int N, int K) : N(N), K(K) {
-        pair = cluster_size() == 2;
+        u32 cluster;
+        asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(cluster));
+        pair = cluster == 2;
         blocks = (K + 127) / 128, chunks = (blocks + BLOCKS - 1) / BLOCKS;
         per = (all_tiles() + gridDim.x - 1) / gridDim.x;
         first = blockIdx.x * per;
@@ -107,5 +109,5 @@ __device__ __forceinline__ void pack_unit(const u8 *w, u8 *packed, int N, int K)
     u8 *const unit = packed + (size_t(blockIdx.x) * blocks + blockIdx.y) * UNIT;
     *(uint4 *)(unit + slot * 128 + ((chunk ^ slot) & 7) * 16) = bytes;
     // A launch that need not wait for this one to end begins with copies of what is written here.
-    fence_gpu();
+    __threadfence();
 }

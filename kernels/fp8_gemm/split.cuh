@@ -34,7 +34,9 @@ template <class Y>
 __device__ void split_columns(int down, const u8 *x, const float *x_scale, const u8 *w, const float *w_scale, Y *y, int B, int N,
                               int K) {
     extern __shared__ __align__(1024) u8 stages[];
-    const u32 parts = cluster_size(), part = cluster_rank();
+    u32 parts, part;
+    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(parts));
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(part));
     launch_dependent_grids();
     const int n0 = down * 64, all = (K + 127) / 128, share = (all + (int)parts - 1) / (int)parts, begin = share * (int)part;
     const int own = max(0, min(share, all - begin));
@@ -51,7 +53,7 @@ __device__ void split_columns(int down, const u8 *x, const float *x_scale, const
             fence_mbarrier_init();
             mbarrier_arrive_expect_tx(arrived, all * B * 64 * 4);
         }
-        warp_sync();
+        __syncwarp();
         // Nobody stores to a thread block that has not begun.
         cluster_arrive_relaxed();
     }
@@ -107,7 +109,7 @@ __device__ void split_columns(int down, const u8 *x, const float *x_scale, const
             scales[token * all + of_scale] = by[token] * weights;
     }
     fence_proxy_async_smem();
-    block_sync();
+    __syncthreads();
     if (parts > 1)
         cluster_wait();
 
@@ -150,7 +152,7 @@ __device__ void split_columns(int down, const u8 *x, const float *x_scale, const
         }
     }
     if (parts == 1)
-        block_sync();
+        __syncthreads();
     const int row = threadIdx.x % 64, token = threadIdx.x / 64;
     if (part > 0 || token >= B)
         return;

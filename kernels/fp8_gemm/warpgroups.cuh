@@ -21,6 +21,24 @@
 // Stages of weights that are requested before x. Copies are served in order, and x must not be last.
 constexpr int EARLY = 4;
 
+// The first of the products of a unit: c [64, 32] = a · bᵀ.
+__device__ __forceinline__ void first_product(float (&c)[16], const u32 (&a)[4], u64 b) {
+    asm volatile("{ .reg .pred add;\nsetp.ne.b32 add, 0, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {" NAMES_32 "}, {%16, %17, %18, %19}, %20, add, 1, 1; }"
+                 : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3]), "=f"(c[4]), "=f"(c[5]), "=f"(c[6]), "=f"(c[7]), "=f"(c[8]),
+                   "=f"(c[9]), "=f"(c[10]), "=f"(c[11]), "=f"(c[12]), "=f"(c[13]), "=f"(c[14]), "=f"(c[15])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+// One thread copies to the same place of both thread blocks of a pair; the barrier of each counts the bytes.
+__device__ __forceinline__ void tma_load_1d_both(u32 to, const void *from, u32 bytes, u32 barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(
+            to),
+        "l"(from), "r"(bytes), "r"(barrier), "h"((u16)3)
+        : "memory");
+}
+
 // ---- producers
 
 // The first warp: weights, a stage of each consumer warpgroup's tile in turn.
@@ -60,7 +78,7 @@ __device__ __forceinline__ void produce_weights(const Work &work, const u8 *pack
                         copy(tile, chunk, slot);
                     }
                 }
-                warp_sync();
+                __syncwarp();
             }
             place.skip(1, work.stages);
         }
@@ -111,7 +129,7 @@ __device__ __forceinline__ void produce_x(const Work &work, const u8 *x) {
             else
                 tma_load_1d((void *)(work.chunk(place.slot) + row * X_STRIDE), source + CHUNK * chunk, bytes, full);
         }
-        warp_sync();
+        __syncwarp();
         if (it + 1 == min(work.slots, count))
             named_barrier_arrive(X_REQUESTED, PRODUCERS);
         place.skip(1, work.slots);
@@ -121,6 +139,10 @@ __device__ __forceinline__ void produce_x(const Work &work, const u8 *x) {
 }
 
 // ---- consumers
+
+__device__ __forceinline__ void cp_async_4(float *to, const float *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(smem_address(to)), "l"(from) : "memory");
+}
 
 // The scales of all tokens and weights of the thread block, a row for a warp. All are under way at once.
 __device__ __forceinline__ void load_scales(const Work &work, const float *x_scale, const float *w_scale) {
@@ -156,7 +178,7 @@ __device__ __forceinline__ void load_tokens(u32 (&a)[4][4], u32 at) {
 __device__ __forceinline__ void multiply(float (&sums)[16], const u32 (&a)[4][4], u32 unit) {
     const u64 b = wgmma_descriptor(unit);
     wgmma_fence();
-    wgmma_rs_overwrite(Fp8(), sums, a[0], b);
+    first_product(sums, a[0], b);
 #pragma unroll
     for (int step = 1; step < 4; step++)
         Step<Fp8, 32>::registers(sums, a[step], b + step * 2);
@@ -230,7 +252,7 @@ template <class Y> __device__ __forceinline__ void consume(const Work &work, Y *
             if (work.pair)
                 mbarrier_arrive_cluster(peer_empty + x.slot * 8);
         }
-        warp_sync();
+        __syncwarp();
     };
     const auto release_w = [&](Place w) {
         if (lane == 0)
@@ -353,7 +375,7 @@ __device__ __forceinline__ void warpgroups(const u8 *x, const float *x_scale, co
         mbarrier_init(work.barriers->x_empty + threadIdx.x, 4 * work.groups * (work.pair ? 2 : 1));
         fence_mbarrier_init();
     }
-    block_sync();
+    __syncthreads();
     if (work.pair)
         cluster_arrive_relaxed();
     if (threadIdx.x < 32) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "record/layout.cuh"
-#include "lib/wgmma_widths.cuh"
+#include "wgmma/widths.cuh"
 
 constexpr int CHANNELS = 128;
 
@@ -169,7 +169,7 @@ __device__ void simple(const u8 *q, const float *head_weights, const u8 *pages, 
             for (int head = 0; head < H; head += 64) {
                 stage_heads<TILES>(head_tiles, q + size_t(row) * H * TILES * 128, head, H);
                 fence_proxy_async_smem();
-                block_sync();
+                __syncthreads();
                 float sums[32];
 #pragma unroll
                 for (int i = 0; i < 32; i++)
@@ -194,7 +194,7 @@ __device__ void simple(const u8 *q, const float *head_weights, const u8 *pages, 
                     }
                 }
                 // All warps are past the products before anything is staged again.
-                block_sync();
+                __syncthreads();
             }
         }
 #pragma unroll

@@ -68,12 +68,19 @@ __device__ __forceinline__ void stage_heads(index_mxfp4, u32 tiles, const u8 *q,
 
 // ---- pages
 
+// Copies 16 bytes that are read once, or writes zeros where there are none.
+__device__ __forceinline__ void copy_once(u32 to, const u8 *from, bool valid, u64 policy) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0),
+                 "l"(policy)
+                 : "memory");
+}
+
 __device__ __forceinline__ void load_codes(index_fp8, u32 to, const u8 *page, int valid, int thread) {
     const int chunk = thread % 8, row = thread / 8;
     const u64 policy = evict_first_policy();
 #pragma unroll
     for (int i = 0; i < 64; i += 16)
-        cp_async_16_zfill(to + swizzled(row + i, chunk), page + (row + i) * 128 + chunk * 16, row + i < valid, policy);
+        copy_once(to + swizzled(row + i, chunk), page + (row + i) * 128 + chunk * 16, row + i < valid, policy);
 }
 
 // Rows of 64 bytes, whose chunks are exchanged so that eight rows are in different banks.
@@ -82,8 +89,8 @@ __device__ __forceinline__ void load_codes(index_mxfp4, u32 to, const u8 *page, 
     const u64 policy = evict_first_policy();
 #pragma unroll
     for (int i = 0; i < 64; i += 32)
-        cp_async_16_zfill(to + (row + i) * 64 + ((chunk ^ row / 2) & 3) * 16, page + (row + i) * 64 + chunk * 16, row + i < valid,
-                          policy);
+        copy_once(to + (row + i) * 64 + ((chunk ^ row / 2) & 3) * 16, page + (row + i) * 64 + chunk * 16, row + i < valid,
+                  policy);
 }
 
 // ---- products

@@ -23,19 +23,6 @@ __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// The CTAs of the cluster, which extends along x, and which of them this one is.
-__device__ __forceinline__ u32 cluster_size() {
-    u32 ranks;
-    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(ranks));
-    return ranks;
-}
-
-__device__ __forceinline__ u32 cluster_rank() {
-    u32 rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
 // The address, in the cluster, of the same place in the shared memory of CTA `rank`.
 __device__ __forceinline__ u32 map_shared_rank(const void *at, int rank) {
     u32 address;
@@ -77,45 +64,6 @@ template <class T> __device__ __forceinline__ void st_shared_cluster(u32 to, con
                      : "memory");
 }
 
-template <class T> __device__ __forceinline__ T ld_shared_cluster(u32 from);
-
-template <> __device__ __forceinline__ float ld_shared_cluster(u32 from) {
-    float x;
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
-    return x;
-}
-
-template <> __device__ __forceinline__ float4 ld_shared_cluster(u32 from) {
-    float4 x;
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-                 : "r"(from)
-                 : "memory");
-    return x;
-}
-
-// Adds to a number of another CTA.
-__device__ __forceinline__ void red_shared_cluster_add(u32 to, u32 x) {
-    asm volatile("red.relaxed.cluster.shared::cluster.add.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
-}
-
-// Shared memory to that of the peer CTA, whose barrier counts the bytes; after `fence_proxy_async_smem` by those who wrote it.
-__device__ __forceinline__ void tma_copy_to_peer(const void *at, u32 bytes, const u64 *barrier) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(map_shared_peer(at)),
-        "r"(smem_address(at)), "r"(bytes), "r"(map_shared_peer(barrier))
-        : "memory");
-}
-
-// One thread copies to the same place of both CTAs of a pair; the barrier of each counts the bytes.
-__device__ __forceinline__ void tma_load_1d_both(u32 to, const void *from, u32 bytes, u32 barrier) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(
-            to),
-        "l"(from), "r"(bytes), "r"(barrier), "h"((u16)3)
-        : "memory");
-}
-
 // The same, and the barrier of that CTA counts the bytes.
 template <class T> __device__ __forceinline__ void st_async(u32 to, const T &x, u32 barrier) {
     const Words<T> bits(x);
@@ -139,18 +87,3 @@ template <class T> __device__ __forceinline__ void st_async(u32 to, const T &x, 
 __device__ __forceinline__ void mbarrier_arrive_cluster(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-
-// ---- delays
-
-#ifdef ULPLAB_DELAYS
-#define cluster_arrive() DELAYED(cluster_arrive())
-#define cluster_arrive_relaxed() DELAYED(cluster_arrive_relaxed())
-#define cluster_wait() DELAYED(cluster_wait())
-#define cluster_sync() DELAYED(cluster_sync())
-#define st_shared_cluster(...) DELAYED(st_shared_cluster(__VA_ARGS__))
-#define red_shared_cluster_add(...) DELAYED(red_shared_cluster_add(__VA_ARGS__))
-#define tma_copy_to_peer(...) DELAYED(tma_copy_to_peer(__VA_ARGS__))
-#define tma_load_1d_both(...) DELAYED(tma_load_1d_both(__VA_ARGS__))
-#define st_async(...) DELAYED(st_async(__VA_ARGS__))
-#define mbarrier_arrive_cluster(...) DELAYED(mbarrier_arrive_cluster(__VA_ARGS__))
-#endif

@@ -31,13 +31,3 @@ __device__ __forceinline__ void mbarrier_wait_parity(u64 *barrier, u32 parity) {
                  "r"(parity)
                  : "memory");
 }
-
-// ---- delays
-
-#ifdef ULPLAB_DELAYS
-#define mbarrier_init(...) DELAYED(mbarrier_init(__VA_ARGS__))
-#define fence_mbarrier_init() DELAYED(fence_mbarrier_init())
-#define mbarrier_arrive(...) DELAYED(mbarrier_arrive(__VA_ARGS__))
-#define mbarrier_arrive_expect_tx(...) DELAYED(mbarrier_arrive_expect_tx(__VA_ARGS__))
-#define mbarrier_wait_parity(...) DELAYED(mbarrier_wait_parity(__VA_ARGS__))
-#endif

@@ -87,25 +87,9 @@ __device__ __forceinline__ void st_relaxed(u32 *to, uint4 x) {
                  : "memory");
 }
 
-// Adds 1; a thread that acquires the sum sees what this thread wrote before.
+// Adds 1; whoever acquires the sum sees what this thread wrote before.
 __device__ __forceinline__ void red_release_increment(u32 *count) {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
-}
-
-// Adds 1, and returns the number before. A thread that acquires the sum sees what this thread wrote before; to acquire it is `fence_gpu`.
-__device__ __forceinline__ u32 fetch_increment_release(u32 *count) {
-    (__threadfence)();
-    return (atomicAdd)(count, 1);
-}
-
-// The larger of two numbers, by any threads of any CTAs; read after the launch.
-__device__ __forceinline__ void global_max(u32 *to, u32 x) {
-    (atomicMax)(to, x);
-}
-
-// What this thread wrote is seen before what it writes later, and what others wrote before a number that it read can be read.
-__device__ __forceinline__ void fence_gpu() {
-    (__threadfence)();
 }
 
 // Loads 16 bytes of shared memory at each use, where there are not enough registers to keep them.
@@ -174,13 +158,14 @@ __device__ __forceinline__ void wait_on_dependent_grids() {
 // Returns when all CTAs of a cooperative launch have called it; what they wrote before can be read. `arrived` is 0 at first and
 // serves once.
 __device__ __forceinline__ void grid_sync(u32 *arrived) {
-    block_sync();
+    __syncthreads();
     if (threadIdx.x == 0) {
-        fetch_increment_release(arrived);
+        __threadfence();
+        atomicAdd(arrived, 1);
         while (ld_acquire(arrived) < gridDim.x) {
         }
     }
-    block_sync();
+    __syncthreads();
 }
 
 // ---- proxies: bulk copies and wgmma read memory apart from ordinary loads and stores
@@ -227,23 +212,3 @@ __device__ __forceinline__ float max_nan(float x, float y) {
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(x), "f"(y));
     return out;
 }
-
-// ---- delays
-
-#ifdef ULPLAB_DELAYS
-#define ld_acquire(...) DELAYED_RESULT(ld_acquire(__VA_ARGS__))
-#define ld_relaxed(...) DELAYED_RESULT(ld_relaxed(__VA_ARGS__))
-#define st_relaxed(...) DELAYED(st_relaxed(__VA_ARGS__))
-#define red_release_increment(...) DELAYED(red_release_increment(__VA_ARGS__))
-#define fetch_increment_release(...) DELAYED_RESULT(fetch_increment_release(__VA_ARGS__))
-#define global_max(...) DELAYED(global_max(__VA_ARGS__))
-#define fence_gpu() DELAYED(fence_gpu())
-#define named_barrier_sync(...) DELAYED(named_barrier_sync(__VA_ARGS__))
-#define named_barrier_arrive(...) DELAYED(named_barrier_arrive(__VA_ARGS__))
-#define named_barrier_any(...) DELAYED_RESULT(named_barrier_any(__VA_ARGS__))
-#define launch_dependent_grids() DELAYED(launch_dependent_grids())
-#define wait_on_dependent_grids() DELAYED(wait_on_dependent_grids())
-#define grid_sync(...) DELAYED(grid_sync(__VA_ARGS__))
-#define fence_proxy_async() DELAYED(fence_proxy_async())
-#define fence_proxy_async_smem() DELAYED(fence_proxy_async_smem())
-#endif

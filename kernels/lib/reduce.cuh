@@ -59,7 +59,7 @@ __device__ __forceinline__ T block_reduce(T x, T *partials, OverWarp over_warp, 
     x = over_warp(x);
     if (lane == 0)
         partials[threadIdx.x / 32] = x;
-    block_sync();
+    __syncthreads();
 #ifdef MUTANT_WARP_LOST
     return partials[0];
 #else

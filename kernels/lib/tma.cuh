@@ -4,11 +4,7 @@
 
 #include "lib/mbarrier.cuh"
 
-// ---- cp.async, 16 bytes or 4
-
-__device__ __forceinline__ void cp_async_4(float *to, const float *from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(smem_address(to)), "l"(from) : "memory");
-}
+// ---- cp.async, 16 bytes
 
 __device__ __forceinline__ void cp_async_16(void *to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem_address(to)), "l"(from) : "memory");
@@ -22,12 +18,6 @@ __device__ __forceinline__ void cp_async_16(void *to, const void *from, u64 poli
 // Writes zeros where there is nothing to copy.
 __device__ __forceinline__ void cp_async_16_zfill(u32 to, const void *from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
-}
-
-__device__ __forceinline__ void cp_async_16_zfill(u32 to, const void *from, bool valid, u64 policy) {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0),
-                 "l"(policy)
-                 : "memory");
 }
 
 __device__ __forceinline__ void cp_async_commit_group() {
@@ -87,23 +77,3 @@ __device__ __forceinline__ void tma_store_wait_read() {
 __device__ __forceinline__ void tma_prefetch_l2(const void *from, u32 bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
 }
-
-// ---- delays
-
-#ifdef ULPLAB_DELAYS
-template <u32 SITE> struct DelayedCopies {
-    template <int N> static __device__ __forceinline__ void wait_group() {
-        DELAYED_AT(SITE, cp_async_wait_group<N>());
-    }
-};
-#define cp_async_4(...) DELAYED(cp_async_4(__VA_ARGS__))
-#define cp_async_16(...) DELAYED(cp_async_16(__VA_ARGS__))
-#define cp_async_16_zfill(...) DELAYED(cp_async_16_zfill(__VA_ARGS__))
-#define cp_async_commit_group() DELAYED(cp_async_commit_group())
-#define cp_async_wait_group DelayedCopies<DELAY_SITE>::wait_group
-#define tma_load_1d(...) DELAYED(tma_load_1d(__VA_ARGS__))
-#define tma_load_1d_part_resident(...) DELAYED(tma_load_1d_part_resident(__VA_ARGS__))
-#define tma_store_1d(...) DELAYED(tma_store_1d(__VA_ARGS__))
-#define tma_store_wait() DELAYED(tma_store_wait())
-#define tma_store_wait_read() DELAYED(tma_store_wait_read())
-#endif

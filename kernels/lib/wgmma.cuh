@@ -115,16 +115,3 @@ __device__ __forceinline__ void wgmma_ss_overwrite(Fp8Scaled, float (&c)[16][4],
                  : RESULTS_16(c)
                  : "l"(a), "l"(b));
 }
-
-// ---- delays
-
-#ifdef ULPLAB_DELAYS
-template <u32 SITE> struct DelayedProducts {
-    template <int N> static __device__ __forceinline__ void wait_group() {
-        DELAYED_AT(SITE, wgmma_wait_group<N>());
-    }
-};
-#define wgmma_fence() DELAYED(wgmma_fence())
-#define wgmma_commit_group() DELAYED(wgmma_commit_group())
-#define wgmma_wait_group DelayedProducts<DELAY_SITE>::wait_group
-#endif

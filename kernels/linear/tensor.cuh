@@ -7,7 +7,7 @@
 #include "lib/cluster.cuh"
 #include "lib/tma.cuh"
 #include "wgmma/early.cuh"
-#include "lib/wgmma_widths.cuh"
+#include "wgmma/widths.cuh"
 
 template <int T, int STAGES, class Y>
 __device__ __forceinline__ void tensor(int down, int group, const bf16 *x, const bf16 *w, Y *y, int rows, int groups, int N,
@@ -16,7 +16,9 @@ __device__ __forceinline__ void tensor(int down, int group, const bf16 *x, const
     constexpr int STEP_COLS = 64, STAGE = (64 + T) * 128;
     // With many stages, products of a step are still under way when those of the next begin.
     constexpr int BEHIND = STAGES >= 10 ? 1 : 0, AHEAD = STAGES - 1 - BEHIND;
-    const u32 parts = cluster_size(), part = cluster_rank();
+    u32 parts, part;
+    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(parts));
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(part));
     const int n0 = down * 64, b0 = blockIdx.x / parts * T;
     launch_dependent_grids();
     // For few rows, sums of other parts have a place of their own, and a barrier counts their bytes: `launch.shared` in the header.
@@ -30,7 +32,7 @@ __device__ __forceinline__ void tensor(int down, int group, const bf16 *x, const
             fence_mbarrier_init();
             mbarrier_arrive_expect_tx(arrived, (parts - 1) * QUADS * 128 * 16);
         }
-        warp_sync();
+        __syncwarp();
         // Nobody stores to a thread block that has not begun.
         cluster_arrive_relaxed();
     }
@@ -110,7 +112,7 @@ __device__ __forceinline__ void tensor(int down, int group, const bf16 *x, const
     for (int step = 0; step < steps; step++) {
         cp_async_wait_group<AHEAD - 1>();
         fence_proxy_async_smem();
-        block_sync();
+        __syncthreads();
         const u32 at = base + step % STAGES * STAGE;
         wgmma_fence();
 #pragma unroll
@@ -201,7 +203,9 @@ __device__ __forceinline__ void tensor(int down, int group, const bf16 *x, const
 
 // Whether a multiprocessor need not have more than `each` thread blocks, of all parts of so many tiles.
 __device__ __forceinline__ bool fits(int tiles, int each) {
-    return tiles * (int)cluster_size() <= 132 * each;
+    u32 parts;
+    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(parts));
+    return tiles * (int)parts <= 132 * each;
 }
 
 // Many stages where a multiprocessor has one thread block, few where it has four.

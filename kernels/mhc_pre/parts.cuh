@@ -216,7 +216,7 @@ __device__ __forceinline__ void parts_mix(const X &x, const float *sums, const f
             }
         }
         // While these sums come, the squares of all streams are there.
-        block_sync();
+        __syncthreads();
         const float inverse = inverse_of_v();
 #pragma unroll
         for (int quad = 0; quad < ADDED; quad++) {
@@ -228,7 +228,7 @@ __device__ __forceinline__ void parts_mix(const X &x, const float *sums, const f
             if (lane % (32 / QUAD) == 0)
                 total[(adder * ADDED + quad) * QUAD + lane / (32 / QUAD)] = of_lane;
         }
-        block_sync();
+        __syncthreads();
         if (adder == 0)
             make_post_and_comb([&](int i) { return total[i] * inverse; }, parameters, post + (size_t)token * STREAMS,
                                comb + (size_t)token * STREAMS * STREAMS);
@@ -255,9 +255,9 @@ __device__ __forceinline__ void parts_mix(const X &x, const float *sums, const f
     squares = warp_sum(squares);
     if (lane == 0)
         of_v[warp] = squares;
-    block_sync();
+    __syncthreads();
     const float inverse = inverse_of_v();
-    block_sync();
+    __syncthreads();
     // Those who add have waited for the launch before.
 #pragma unroll
     for (int i = 0; i < EACH; i++) {

@@ -95,7 +95,7 @@ __device__ __forceinline__ void mma_warps(const float *fn, u32 stages, float *pa
             *(float2 *)(to + n * 8) = make_float2(d[n][0], d[n][1]);
             *(float2 *)(to + n * 8 + 8 * MUS) = make_float2(d[n][2], d[n][3]);
         }
-        warp_sync();
+        __syncwarp();
         if (lane == 0)
             mbarrier_arrive(&barriers.summed);
         if (++slot == STAGES)
@@ -141,7 +141,7 @@ __device__ __forceinline__ void gram_warp(u32 stages, float *partials, Barriers 
                 *(float2 *)(to + (quad * 4 + 2) * 16) = make_float2(d[quad][1][2], d[quad][1][3]);
             }
         }
-        warp_sync();
+        __syncwarp();
         if (lane == 0)
             mbarrier_arrive(&barriers.summed);
         if (++slot == STAGES)
@@ -253,7 +253,7 @@ __device__ __forceinline__ void reduce_warp(Exchange exchange, float (*queue)[MU
             queue[queued][lane] = mu;
         queued++;
         if (queued == 32 || it + 2 >= steps) {
-            warp_sync();
+            __syncwarp();
 #ifdef MUTANT_FULL_QUEUE_LATE
             const int index = token_of(it - 2 * (min(queued, 31) - 1 - lane));
 #else
@@ -264,7 +264,7 @@ __device__ __forceinline__ void reduce_warp(Exchange exchange, float (*queue)[MU
                 make_post(of, parameters, post + (size_t)index * STREAMS);
                 make_comb(of, parameters, comb + (size_t)index * STREAMS * STREAMS);
             }
-            warp_sync();
+            __syncwarp();
             queued = 0;
         }
     }
@@ -320,7 +320,7 @@ __device__ __forceinline__ void producer_warp(const bf16 *x, u32 stages, Barrier
                                 smem_address(barriers.full + slot), policy);
             }
         }
-        warp_sync();
+        __syncwarp();
         // Prefetches half a token of a later step; the CTAs of the group together prefetch the whole step.
         if (const int token = first + PREFETCH_STEPS * GROUPS * STEP + rank / 2; token < tokens) {
             const u8 *from = (const u8 *)(x + (size_t)token * K + rank % 2 * (K / 2)) + lane * LINE;
@@ -382,7 +382,7 @@ __device__ __forceinline__ void mix_warps(const u8 *stages, const float4 *weight
                 }
             }
         }
-        warp_sync();
+        __syncwarp();
         if (lane == 0)
             mbarrier_arrive(barriers.empty + slot);
         if (++slot == STAGES)
@@ -409,7 +409,7 @@ __device__ __forceinline__ void resident(const bf16 *x, const float *fn, Paramet
         mbarrier_init(&barriers.read, 32);
         fence_mbarrier_init();
     }
-    block_sync();
+    __syncthreads();
     if (threadIdx.x < 256) {
         warpgroup_reg_alloc<184>();
         if (warp < MMA_WARPS)

@@ -27,7 +27,7 @@ __device__ void simple(const T *__restrict__ all_x, const float *__restrict__ fn
             if (lane == 0)
                 partials[warp][i] = total;
         }
-        block_sync();
+        __syncthreads();
         if (threadIdx.x <= MUS) {
             float total = 0;
 #ifdef MUTANT_SHARE_LOST
@@ -38,7 +38,7 @@ __device__ void simple(const T *__restrict__ all_x, const float *__restrict__ fn
                 total += partials[part][threadIdx.x];
             sums[threadIdx.x] = total;
         }
-        block_sync();
+        __syncthreads();
 
         const float inverse = rsqrtf(sums[MUS] / k + parameters.norm_eps);
         const auto mu = [&](int i) { return sums[i] * inverse; };

@@ -38,10 +38,10 @@ __device__ __forceinline__ void sum(const float *parts, const int *experts, cons
         const bool added = slot < K && expert_of(own[slot]) >= 0;
         if (added)
             slots[rank_of(own, slot, K)] = slot;
-        const int sent = block_sync_count(added);
+        const int sent = __syncthreads_count(added);
         if (threadIdx.x == 0)
             slots[sent] = K;
-        block_sync();
+        __syncthreads();
         if (channel < D) {
             float sum = 0.0f;
             for (int i = 0; i <= sent; i++) {
@@ -54,6 +54,6 @@ __device__ __forceinline__ void sum(const float *parts, const int *experts, cons
             if (expert_of(own[slot]) < 0)
                 for (int unit = channel; unit < I; unit += gridDim.x * 256)
                     hidden[(size_t(row) * (K + 1) + slot) * I + unit] = {0};
-        block_sync();
+        __syncthreads();
     }
 }

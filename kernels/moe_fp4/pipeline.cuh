@@ -78,7 +78,7 @@ struct Ring {
             mbarrier_init(full + threadIdx.x, 1), mbarrier_init(empty + threadIdx.x, CONSUMERS / 32);
             fence_mbarrier_init();
         }
-        block_sync();
+        __syncthreads();
     }
 };
 
@@ -185,7 +185,7 @@ __device__ __forceinline__ u64 tokens_descriptor(const u8 *stage_tokens) {
 __device__ __forceinline__ void release(const Ring &ring, int slot) {
     if (threadIdx.x % 32 == 0)
         mbarrier_arrive(ring.empty + slot);
-    warp_sync();
+    __syncwarp();
 }
 
 // The products of a whole part with plain scales.

@@ -24,7 +24,7 @@ __device__ __forceinline__ int expert_of_block(const int *experts, int B, int E,
     bool any = false;
     for (int at = threadIdx.x; at < (of_place ? place : B * K); at += 256)
         any |= expert_of(experts[at]) == own;
-    return bool(block_sync_or(any)) != of_place ? own : -1;
+    return bool(__syncthreads_or(any)) != of_place ? own : -1;
 }
 
 // A block for an expert and 512 columns of x. All blocks count the rows of all experts; there are few.
@@ -43,23 +43,23 @@ __device__ void sort(const bf16 *x, const int *experts, const float *weights, in
         counts[i] = 0;
     if (thread < 3)
         before[thread] = 0;
-    block_sync();
+    __syncthreads();
     for (int at = thread; at < B * K; at += 256) {
         const int expert = expert_of(experts[at]);
         if (expert >= 0)
-            shared_add(counts + expert, 1);
+            atomicAdd(counts + expert, 1);
     }
     if (thread == 0)
         counts[E] = B;
-    block_sync();
+    __syncthreads();
     int sums[3] = {0, 0, 0};
     for (int i = thread; i < own; i += 256)
         sums[0] += counts[i], sums[1] += (counts[i] + TOKENS - 1) / TOKENS, sums[2] += (counts[i] + 7) / 8;
 #pragma unroll
     for (int i = 0; i < 3; i++)
         if (sums[i] != 0)
-            shared_add(before + i, sums[i]);
-    block_sync();
+            atomicAdd(before + i, sums[i]);
+    __syncthreads();
     const int first = before[0], first_tile = before[1], first_group = before[2], size = counts[own];
     const int own_tiles = (size + TOKENS - 1) / TOKENS;
     if (blockIdx.y == 0) {
@@ -83,7 +83,7 @@ __device__ void sort(const bf16 *x, const int *experts, const float *weights, in
         const u32 of_warp = __ballot_sync(0xffffffff, goes);
         if (lane == 0)
             of_warps[thread / 32] = __popc(of_warp);
-        const int here = block_sync_count(goes);
+        const int here = __syncthreads_count(goes);
         if (here == 0)
             continue;
         int rank = __popc(of_warp & ((1u << lane) - 1));
@@ -96,7 +96,7 @@ __device__ void sort(const bf16 *x, const int *experts, const float *weights, in
                 order[first + found + rank] =
                     make_int2(row * (K + 1) + slot, __float_as_int(shared ? 1.0f : weights[size_t(row) * K + slot]));
         }
-        block_sync();
+        __syncthreads();
         for (int i = thread; i < here * 64; i += 256) {
             const int at = found + i / 64, chunk = blockIdx.y * 64 + i % 64;
             if (chunk >= chunks * 8)
@@ -107,6 +107,6 @@ __device__ void sort(const bf16 *x, const int *experts, const float *weights, in
             *(uint4 *)(packed_x + packed_token(first_group, at, chunk, chunks)) = eight;
         }
         found += here;
-        block_sync();
+        __syncthreads();
     }
 }

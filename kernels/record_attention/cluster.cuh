@@ -25,6 +25,15 @@ constexpr int SLICE = HEADS * 8 + 4;
 // multiplied by what that changes, and exponentials are no larger than 2^8.
 constexpr float SLACK = 8.0f;
 
+// c [64, 32] = a · bᵀ, the first of the steps that `Step` adds up.
+__device__ __forceinline__ void first_step(float (&c)[16], u64 a, u64 b) {
+    asm volatile("{ .reg .pred add;\nsetp.ne.b32 add, 0, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" NAMES_32 "}, %16, %17, add, 1, 1, 0, 0; }"
+                 : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3]), "=f"(c[4]), "=f"(c[5]), "=f"(c[6]), "=f"(c[7]), "=f"(c[8]),
+                   "=f"(c[9]), "=f"(c[10]), "=f"(c[11]), "=f"(c[12]), "=f"(c[13]), "=f"(c[14]), "=f"(c[15])
+                 : "l"(a), "l"(b));
+}
+
 // ---- the consumer warpgroups
 
 // The queries of 64 heads, zeros behind the last.
@@ -81,7 +90,7 @@ template <bool PAIR> struct Consumer {
             mbarrier_wait_parity(shared.full + tile % STAGES, tile / STAGES % 2);
         const u32 q = smem_address(shared.q), k = keys(tile);
         wgmma_fence();
-        wgmma_ss_overwrite(Bf16(), scores, descriptor(q, 0), descriptor(k, 0));
+        first_step(scores, descriptor(q, 0), descriptor(k, 0));
 #pragma unroll
         for (int step = 1; step < 32; step++) {
             const int at = step / 4 * (PANEL / 16) + step % 4 * 2;
@@ -97,7 +106,7 @@ template <bool PAIR> struct Consumer {
             mbarrier_arrive(shared.empty + tile % STAGES);
         if (PAIR && lane == 1 && tile + STAGES < tiles)
             mbarrier_arrive_cluster(map_shared_peer(shared.empty + tile % STAGES));
-        warp_sync();
+        __syncwarp();
     }
 
     // Adds a tile's values times exponentials to the results, which are multiplied by `before` first.
@@ -275,7 +284,7 @@ template <bool PAIR> struct Consumer {
                         to_bf16x2(x[2] * weights[1], x[3] * weights[1]), to_bf16x2(y[0] * weights[0], y[1] * weights[0]),
                         to_bf16x2(y[2] * weights[1], y[3] * weights[1]));
         }
-        warp_sync();
+        __syncwarp();
 #pragma unroll 4
         for (int i = 0; i < min(heads - first, 16); i++)
             ((uint4 *)out)[(first + i) * 64 + group * 32 + lane] = *(const uint4 *)chunk_of(i, lane);
@@ -331,7 +340,9 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
                                        int heads, float scale) {
     extern __shared__ __align__(1024) u8 bytes[];
     Attention &shared = *(Attention *)bytes;
-    u32 ranks = cluster_size(), rank = cluster_rank();
+    u32 ranks, rank;
+    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(ranks));
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     const int row = blockIdx.x / ranks, first_head = (blockIdx.y * (PAIR ? 2 : 1) + half_of_pair<PAIR>()) * HEADS;
     if (PAIR)
         ranks /= 2, rank /= 2;
@@ -359,7 +370,7 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
         cluster_arrive_relaxed();
         cluster_wait();
     } else {
-        block_sync();
+        __syncthreads();
     }
     const int all = keys.count(), tiles = (all + TILE - 1) / TILE, each = share(all), first = rank * each;
     const int end = min(first + each, tiles);

@@ -22,6 +22,12 @@ __device__ __forceinline__ int byte_of(int row, int chunk) {
     return row * ROW + (chunk ^ row % 8) * 16;
 }
 
+__device__ __forceinline__ float4 ld_shared_cluster(u32 from) {
+    float4 x;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "r"(from));
+    return x;
+}
+
 // The records of the keys of a warp, a lane's each. A missing one is that of another key of the same warp, if it has one:
 // exponentials of a missing key are zero, and what they are multiplied by must be finite if that of other keys is.
 struct Found {
@@ -275,7 +281,7 @@ template <int HEADS, int TILE> struct Block {
 #pragma unroll
             for (int from = 0; from < MOST_RANKS; from++)
                 if (from < active)
-                    x[from] = ld_shared_cluster<float4>(map_shared_rank(&results[head][channel], from));
+                    x[from] = ld_shared_cluster(map_shared_rank(&results[head][channel], from));
 #pragma unroll
             for (int from = 0; from < MOST_RANKS; from++) {
                 if (from >= active)
@@ -300,7 +306,9 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
     static_assert(sizeof(Block) <= SHARED, "launch.shared in the header");
     extern __shared__ __align__(1024) u8 bytes[];
     Block &block = *(Block *)bytes;
-    u32 ranks = cluster_size(), rank = cluster_rank();
+    u32 ranks, rank;
+    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(ranks));
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     // Nobody sends to a thread block that has not begun.
     cluster_arrive_relaxed();
     const int row = blockIdx.x / ranks, first_head = blockIdx.y * HEADS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -332,14 +340,14 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
         block.template decode<R>(found, (count + 15) / 16 * 16);
         slot = slot_of(tile + TILE);
         cp_async_wait_group<0>();
-        block_sync();
+        __syncthreads();
         block.find_scores(count);
         found.find(keys, tile + TILE + own, slot);
-        block_sync();
+        __syncthreads();
         block.find_exponentials(scale * 1.44269504f, maximum, sum);
-        block_sync();
+        __syncthreads();
         block.add_values(count, results);
-        block_sync();
+        __syncthreads();
     }
     cp_async_wait_group<0>();
     cluster_wait();
@@ -350,7 +358,7 @@ __device__ __forceinline__ void attend(const bf16 *q, const Part window, const P
     active = max((all + each - 1) / max(each, 1) - 1, 1);
 #endif
     block.find_weights(sink, active);
-    block_sync();
+    __syncthreads();
     block.add_ranks(rank, ranks, active, out, row, first_head, heads);
     // Others still read the results of this one.
     cluster_arrive_relaxed();

@@ -56,7 +56,7 @@ __device__ __forceinline__ void simple(const T *q, const Part window, const Part
         }
         if (lane == 0)
             partials[0][warp] = top;
-        block_sync();
+        __syncthreads();
 #ifdef MUTANT_MAXIMUM_OF_HALF
         top = partials[0][0];
 #else
@@ -82,7 +82,7 @@ __device__ __forceinline__ void simple(const T *q, const Part window, const Part
 #pragma unroll
         for (int i = 0; i < RUN; i++)
             shares[warp][lane * RUN + i] = o[i];
-        block_sync();
+        __syncthreads();
         sum = 0.0f;
         for (int i = 0; i < WARPS; i++)
             sum += partials[1][i];
@@ -96,6 +96,6 @@ __device__ __forceinline__ void simple(const T *q, const Part window, const Part
             from_f32(out[at * R::DIM + i], sum == 0.0f ? 0.0f : total / sum);
         }
         // The next row has the same shared memory.
-        block_sync();
+        __syncthreads();
     }
 }

@@ -7,7 +7,7 @@
 #include "lib/cluster.cuh"
 #include "lib/tma.cuh"
 #include "record_attention/softmax.cuh"
-#include "lib/wgmma_widths.cuh"
+#include "wgmma/widths.cuh"
 
 constexpr int TILE = 32, STAGES = 4, HEADS = 64, PANELS = 8, MOST_RANKS = 8;
 constexpr int PRODUCERS = 256, CONSUMERS = 256;
@@ -39,12 +39,23 @@ static_assert(sizeof(Attention) <= 217728, "launch.shared in the header");
 
 // Which thread block of its pair this one is.
 template <bool PAIR> __device__ __forceinline__ int half_of_pair() {
-    return PAIR ? cluster_rank() % 2 : 0;
+    u32 rank = 0;
+    if (PAIR)
+        asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank % 2;
 }
 
 // The same place in the thread block that has keys of rank `rank`, and the heads of this one.
 template <bool PAIR> __device__ __forceinline__ u32 map_rank(const void *at, int rank) {
     return map_shared_rank(at, PAIR ? 2 * rank + half_of_pair<PAIR>() : rank);
+}
+
+// Shared memory to that of the peer CTA, whose barrier counts the bytes; after `fence_proxy_async_smem` by those who wrote it.
+__device__ __forceinline__ void tma_copy_to_peer(const void *at, u32 bytes, const u64 *barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(map_shared_peer(at)),
+        "r"(smem_address(at)), "r"(bytes), "r"(map_shared_peer(barrier))
+        : "memory");
 }
 
 // ---- the producer warpgroups: four keys of a tile for a warp, or two, of which it sends the peer a copy
@@ -172,7 +183,7 @@ __device__ __forceinline__ void produce(Attention &shared, const Keys<R> &keys, 
         mbarrier_wait_parity(shared.empty + stage, parity);
 #endif
         fence_proxy_async_smem();
-        warp_sync();
+        __syncwarp();
         if (PAIR) {
             if (lane < PANELS)
                 tma_copy_to_peer(panels + lane * PANEL + own * 128, EACH * 128, full);

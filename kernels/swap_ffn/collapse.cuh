@@ -36,7 +36,7 @@ __device__ __forceinline__ void pool(const float *x, const float *alpha, float *
         if (lane < 4)
             partials[warp][pair][i] = s[i];
     }
-    block_sync();
+    __syncthreads();
     if (threadIdx.x < 8 * COLLAPSE) {
         const int k = threadIdx.x / 8, c = threadIdx.x % 8;
         float sum = 0.0f;

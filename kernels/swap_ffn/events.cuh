@@ -231,7 +231,7 @@ __device__ __forceinline__ void events(Film film, Rule rule, Store store, GateUp
         cluster_sync();
     const Work<SPLIT> work(counters, &smem.number);
     gate_up_scales(smem.tiles, up, work.up(0).tile);
-    block_sync();
+    __syncthreads();
     if (threadIdx.x < 128) {
         warpgroup_reg_dealloc<40>();
         const int warp = threadIdx.x / 32;

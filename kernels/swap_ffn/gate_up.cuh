@@ -216,7 +216,7 @@ __device__ __forceinline__ void gate_up_store(SharedStorage<T> &smem, GateUpArgs
         done();
         mbarrier_arrive(smem.h_stored + group);
     }
-    warp_sync();
+    __syncwarp();
 }
 
 // The kernel of a single product: a CTA for each tile.

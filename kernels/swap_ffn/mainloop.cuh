@@ -95,7 +95,7 @@ template <class T> __device__ __forceinline__ void smem_init(SharedStorage<T> &t
         }
         fence_mbarrier_init();
     }
-    block_sync();
+    __syncthreads();
 }
 
 // One thread waits until all `count` stages that were produced have been released.
@@ -330,7 +330,8 @@ struct Counters {
 
     // One thread of each of `all` CTAs calls it at its end: the last CTA resets the counters.
     __device__ __forceinline__ void reset_by_last(u32 all) const {
-        if (fetch_increment_release(done()) + 1 == all) {
+        __threadfence();
+        if (atomicAdd(done(), 1) + 1 == all) {
             for (u32 *count = at; count <= done(); count++)
                 *count = 0;
         }

@@ -32,7 +32,7 @@ __device__ __forceinline__ void simple_product(const A *a, const B *b, int M, in
             left[depth][i] = valid && row + i < M ? value(a[(size_t)(row + i) * K + k + depth]) : 0.0f;
             right[depth][i] = valid && column + i < N ? value(b[(size_t)(column + i) * K + k + depth]) : 0.0f;
         }
-        block_sync();
+        __syncthreads();
 #pragma unroll
         for (int depth = 0; depth < SIMPLE_DEPTH; depth++) {
 #pragma unroll
@@ -42,7 +42,7 @@ __device__ __forceinline__ void simple_product(const A *a, const B *b, int M, in
                     sums[i][j] = fmaf(left[depth][own_row + i], right[depth][own_column + j], sums[i][j]);
             }
         }
-        block_sync();
+        __syncthreads();
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {

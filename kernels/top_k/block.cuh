@@ -120,7 +120,7 @@ __device__ __forceinline__ u32 reached_by_maxima(Search &search, const RowOfBloc
         search.least[warp] = least, search.greatest[warp] = greatest;
     if (threadIdx.x == 0)
         search.found = {0, 0, 0};
-    block_sync();
+    __syncthreads();
     const bool has = lane < threads() / 32;
     least = __reduce_min_sync(0xffffffff, has ? search.least[lane] : 0xffffffff);
     greatest = __reduce_max_sync(0xffffffff, has ? search.greatest[lane] : 0);
@@ -128,8 +128,8 @@ __device__ __forceinline__ u32 reached_by_maxima(Search &search, const RowOfBloc
 #pragma unroll
     for (int turn = 0; turn < FOURS; turn++)
         if (keys[turn] != 0)
-            shared_add(&search.bins[kth.bin(keys[turn])], 1);
-    block_sync();
+            atomicAdd(&search.bins[kth.bin(keys[turn])], 1);
+    __syncthreads();
     const Part part = find_part(search, search.bins, k);
     kth.narrow(part);
     return part.equal == 0 ? 1 : kth.low;
@@ -144,7 +144,7 @@ __device__ __forceinline__ u32 list_scores(Entry *entries, u32 *partials, const 
     const u32 up_to = lanes_prefix(own), of_turns = __shfl_sync(0xffffffff, up_to, 31), lower = up_to - own;
     if (lane == 0)
         partials[warp] = __dp4a(of_turns, 0x01010101u, 0u);
-    block_sync();
+    __syncthreads();
     const u32 of_warp = lane < threads() / 32 ? partials[lane] : 0;
     u32 before = __reduce_add_sync(0xffffffff, lane < warp ? of_warp : 0);
 #pragma unroll
@@ -186,7 +186,7 @@ KERNEL(top_k_block, __launch_bounds__(1024))(const float *scores, const int *cou
     const u32 kth = reached_by_maxima(shared.search, row, k, greatest);
     const u32 least = min(max(kth, 0x007fffffu), 0xff800000u);
     const u32 listed = list_scores(entries, shared.search.partials, row, row.reach(score_of(least)), -ahead);
-    block_sync();
+    __syncthreads();
 
     // ---- the K largest of them
     for (int i = threadIdx.x; i < listed; i += threads())
@@ -194,16 +194,16 @@ KERNEL(top_k_block, __launch_bounds__(1024))(const float *scores, const int *cou
     // If K are NaN, the K-th is, and infinity need not be told from it.
     Threshold threshold = {kth > 0xff800000 ? 0xffffffff : least, greatest, (u32)k, listed};
     if (threshold.done())
-        block_sync();
+        __syncthreads();
     for (u32 *bins = shared.more_bins, *next = shared.search.bins; !threshold.done();) {
         for (int i = threadIdx.x; i < listed; i += threads()) {
             const u32 key = entries[i].key;
             if (threshold.agrees(key))
-                shared_add(&bins[threshold.bin(key)], 1);
+                atomicAdd(&bins[threshold.bin(key)], 1);
         }
         // All have read these.
         clear(next);
-        block_sync();
+        __syncthreads();
         threshold.narrow(find_part(shared.search, bins, threshold.need));
         u32 *read = bins;
         bins = next, next = read;

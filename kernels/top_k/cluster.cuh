@@ -10,6 +10,10 @@
 constexpr int THREADS = 512, RANKS = 16, SHARE = 16384, MAXIMA = RANKS * THREADS;
 // Scores of a row that reach the threshold.
 constexpr int GATHERED = 4096;
+__device__ __forceinline__ void red_shared_cluster_add(u32 to, u32 x) {
+    asm volatile("red.relaxed.cluster.shared::cluster.add.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
+}
+
 struct ClusterShared {
     float scores[SHARE];
     union {
@@ -39,9 +43,9 @@ __device__ __noinline__ void by_parts(Places share, int rank, int k, int *out) {
         for (int place = share.begin + (int)threadIdx.x; place < share.end; place += THREADS) {
             const u32 key = key_of(shared.scores[place]);
             if (threshold.agrees(key))
-                shared_add(&shared.search.bins[threshold.bin(key)], 1);
+                atomicAdd(&shared.search.bins[threshold.bin(key)], 1);
         }
-        block_sync();
+        __syncthreads();
         for (int bin = threadIdx.x; bin < BINS; bin += THREADS) {
             const u32 here = shared.search.bins[bin];
             if (here == 0)
@@ -110,7 +114,7 @@ KERNEL(top_k_cluster, __launch_bounds__(THREADS, 2))(const float *scores, const 
         mbarrier_arrive_expect_tx(&shared.maxima_here, (RANKS - 1) * groups * 4);
         mbarrier_arrive_expect_tx(&shared.counts_here, (RANKS - 1) * 4);
     }
-    block_sync();
+    __syncthreads();
     cluster_arrive_relaxed();
 
     // ---- maxima
@@ -123,7 +127,7 @@ KERNEL(top_k_cluster, __launch_bounds__(THREADS, 2))(const float *scores, const 
     u32 *own_maxima = shared.maxima + rank * groups;
     if (threadIdx.x % lanes == 0)
         own_maxima[threadIdx.x / lanes] = of_group;
-    block_sync();
+    __syncthreads();
     cluster_wait();
     for (int i = threadIdx.x; i < RANKS * groups / 4; i += THREADS) {
         const int to = i / (groups / 4), at = i % (groups / 4);
@@ -137,7 +141,7 @@ KERNEL(top_k_cluster, __launch_bounds__(THREADS, 2))(const float *scores, const 
     const u32 least = k <= MAXIMA ? reached_by(shared.search, shared.maxima, RANKS * groups, k) : 1;
 
     // ---- the scores that reach it
-    block_sync();
+    __syncthreads();
     u32 *bits = shared.search.bins;
     mark<SHARE, THREADS>(bits, fours, share, least);
     u32 word = bits[threadIdx.x], total;

@@ -74,7 +74,7 @@ template <int PLACES, int THREADS>
 __device__ __forceinline__ void mark(u32 *bits, const float4 *fours, Places places, u32 least) {
     if (threadIdx.x < PLACES / 32)
         bits[threadIdx.x] = 0;
-    block_sync();
+    __syncthreads();
     const float bound = score_of(least);
     u32 reach = 0;
 #pragma unroll
@@ -87,9 +87,9 @@ __device__ __forceinline__ void mark(u32 *bits, const float4 *fours, Places plac
         const float4 four = fours[at];
         const u32 marks = (!(four.x < bound) && places.has(place)) | (!(four.y < bound) && places.has(place + 1)) << 1 |
                           (!(four.z < bound) && places.has(place + 2)) << 2 | (!(four.w < bound) && places.has(place + 3)) << 3;
-        shared_or(&bits[at / 8], marks << at % 8 * 4);
+        atomicOr(&bits[at / 8], marks << at % 8 * 4);
     }
-    block_sync();
+    __syncthreads();
 }
 
 // The K-th of keys, where a key of 0 is none, lies between the least and the greatest. After a barrier.
@@ -104,7 +104,7 @@ template <class Key> __device__ __forceinline__ Threshold between(Search &search
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (lane == 0)
         search.least[warp] = least, search.greatest[warp] = greatest, search.partials[warp] = some;
-    block_sync();
+    __syncthreads();
     const bool has = lane < threads() / 32;
     least = __reduce_min_sync(0xffffffff, has ? search.least[lane] : 0xffffffff);
     greatest = __reduce_max_sync(0xffffffff, has ? search.greatest[lane] : 0);
@@ -150,10 +150,10 @@ __device__ __forceinline__ u32 reached_by(Search &search, const u32 *maxima, int
 // The threshold of the K best. By all threads; barriers come before and after.
 __device__ __forceinline__ Threshold best(Search &search, u32 entries, u32 k, const Entry *from) {
     const auto key_at = [&](int i) { return from[i].key; };
-    block_sync();
+    __syncthreads();
     Threshold threshold = between(search, entries, min(k, entries), key_at);
     narrow(threshold, search, entries, key_at, is_done);
-    block_sync();
+    __syncthreads();
     return threshold;
 }
 

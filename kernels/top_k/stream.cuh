@@ -44,7 +44,7 @@ struct List {
         Entry *to = shared().lists[list ^ 1];
         const Threshold threshold = best(shared().search, size, k, from);
         each_chosen(threshold, shared().search, size, from, [&](u32 place, Entry it) { to[place] = it; });
-        block_sync();
+        __syncthreads();
         // Later scores that equal the least of K are not chosen.
         if (size >= k)
             least = threshold.low + (threshold.low == threshold.high && threshold.low != 0xffffffff);
@@ -67,7 +67,7 @@ struct List {
                 if (to == room - 1)
                     shared().next = place + 1;
             }
-            block_sync();
+            __syncthreads();
             size += min(total, room);
             if (total <= room)
                 return;
@@ -101,7 +101,7 @@ KERNEL(top_k_stream, __launch_bounds__(STREAMING, 1))(const float *scores, const
         for (int first = 0; first < min(length, 2 * PIECE); first += PIECE)
             load(first);
     }
-    block_sync();
+    __syncthreads();
 
     List list = {(u32)k, 0, 0, 1};
     for (int first = 0; first < length; first += PIECE) {
@@ -112,9 +112,9 @@ KERNEL(top_k_stream, __launch_bounds__(STREAMING, 1))(const float *scores, const
             // The other list is not in use yet.
             uint4 *maxima = (uint4 *)shared.lists[1];
             maxima[threadIdx.x] = greatest_of_thread((const float4 *)shared.pieces[0], places);
-            block_sync();
+            __syncthreads();
             list.least = reached_by(shared.search, (const u32 *)maxima, MAXIMA_OF_PIECE, k);
-            block_sync();
+            __syncthreads();
         }
         list.append(shared.pieces[piece % 2], places);
         // All have read it.

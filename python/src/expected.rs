@@ -18,7 +18,7 @@ use crate::tensor::{Array, named, names};
 use crate::{compared, numbers, pool, wrong};
 
 /// Returns a numpy array of this shape.
-pub(crate) fn shaped<'py>(py: Python<'py>, values: Vec<f64>, shape: &[usize]) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
+fn shaped<'py>(py: Python<'py>, values: Vec<f64>, shape: &[usize]) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
     PyArray1::from_vec(py, values).reshape(shape)
 }
 
@@ -76,7 +76,7 @@ fn find(op: &str) -> PyResult<&'static Operation> {
 }
 
 /// Converts the arguments that Python passes (arrays, numbers and words) to a [`Call`] of an operation.
-pub(crate) fn call(op: &str, given: &Bound<'_, PyDict>, dtype: &str, u: f64) -> PyResult<Call> {
+fn call(op: &str, given: &Bound<'_, PyDict>, dtype: &str, u: f64) -> PyResult<Call> {
     let operation = find(op)?;
     let mut all = BTreeMap::new();
     for (name, value) in given {

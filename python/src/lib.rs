@@ -8,7 +8,6 @@ mod numbers;
 mod pool;
 mod program;
 mod quantized;
-mod telling;
 mod tensor;
 
 use pyo3::exceptions::PyValueError;
@@ -51,8 +50,6 @@ mod _native {
     use super::program::main;
     #[pymodule_export]
     use super::quantized::{decode, diagnose, encode, place, unplace, with_rule};
-    #[pymodule_export]
-    use super::telling::{cut, shows, sizes, telling};
     #[pymodule_export]
     use super::tensor::Array;
 

@@ -47,7 +47,7 @@ def test_what_failed_can_be_asked_again(pytester, workers):
     result = pytester.runpytest_subprocess(
         "--ulplab-report", "out", "--junit-xml", "junit.xml", *(["-n", str(workers)] if workers else [])
     )
-    result.assert_outcomes(passed=2, failed=2, warnings=3)
+    result.assert_outcomes(passed=2, failed=2, warnings=1)
     result.stdout.fnmatch_lines(["4 assertions, 2 failed: *index.html", "python -c *ulplab.reproduce*"])
     records = [json.loads(line) for line in (pytester.path / "out/assertions.jsonl").read_text().splitlines()]
     found = {record["test"].rpartition("::")[2]: record for record in records}
@@ -108,7 +108,7 @@ def test_of_large_tensors_the_rows_around_the_worst_element_are_kept(tmp_path, m
 
 def test_without_a_report_nothing_is_written(pytester):
     pytester.makepyfile(SUITE)
-    pytester.runpytest_subprocess().assert_outcomes(passed=2, failed=2, warnings=3)
+    pytester.runpytest_subprocess().assert_outcomes(passed=2, failed=2, warnings=1)
     assert not list(pytester.path.rglob("*.jsonl")) and not list(pytester.path.rglob("*.safetensors"))
 
 

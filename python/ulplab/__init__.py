@@ -32,15 +32,12 @@ if TYPE_CHECKING:
     from ._inputs import snapshot
     from ._invariant import assert_invariant
     from ._local import bounds
-    from ._minimize import minimize
     from ._quantized import Quantized, assert_quantized, dequantize, parity, quantize
     from ._recorder import Recording, record
     from ._records import reproduce
     from ._replay import Replay, replay
     from ._runs import records
-    from ._telling import Inputs, inputs
     from ._tensors import UlplabWarning
-    from ._untold import UntoldWarning
 
 # Which module has each name: it is imported when the name is used first.
 _MODULES = {
@@ -53,15 +50,12 @@ _MODULES = {
     "_inputs": ["snapshot"],
     "_invariant": ["assert_invariant"],
     "_local": ["bounds"],
-    "_minimize": ["minimize"],
     "_quantized": ["Quantized", "assert_quantized", "dequantize", "parity", "quantize"],
     "_recorder": ["Recording", "record"],
     "_records": ["reproduce"],
     "_replay": ["Replay", "replay"],
     "_runs": ["records"],
-    "_telling": ["Inputs", "inputs"],
     "_tensors": ["UlplabWarning"],
-    "_untold": ["UntoldWarning"],
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -71,13 +65,11 @@ __all__ = [
     "Audit",
     "Bound",
     "Calibration",
-    "Inputs",
     "NoGate",
     "Quantized",
     "Recording",
     "Replay",
     "UlplabWarning",
-    "UntoldWarning",
     "assert_close",
     "assert_grad",
     "assert_invariant",
@@ -87,8 +79,6 @@ __all__ = [
     "bounds",
     "calibrate",
     "dequantize",
-    "inputs",
-    "minimize",
     "parity",
     "quantize",
     "read_polygraphy",

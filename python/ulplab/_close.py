@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterable
 
 import numpy
 
-from . import _errors, _inputs, _native, _records, _untold
+from . import _errors, _inputs, _native, _records
 from ._tensors import arguments, array, check_operation, check_words, imported_torch, inputs as given_inputs, operations, warn
 
 # Metrics that a limit can be given for, and whether a larger value is better.
@@ -372,7 +372,6 @@ def _by_operation(got: Any, inputs: dict[str, Any], call: dict[str, Any], name: 
 
     if not found["outside"]:
         ratio = found["ratio"]
-        _untold.warn_of_untold(op, given, got_array.dtype, u)
         if found["together"]:
             message = "\n".join(f"{op}: {name} ({_errors.shape(got_array)}): {line}" for line in found["together"])
             note(ratio, message)

@@ -71,17 +71,12 @@ def arguments(function: Any) -> tuple[str, ...]:
 
 def warn(message: str) -> None:
     """An UlplabWarning that points at the caller of this module, through frames of torch that keep a compiler away."""
-    warnings.warn(message, UlplabWarning, stacklevel=caller_level())
-
-
-def caller_level() -> int:
-    """The level of the first frame outside of this module, as a caller of this function gives it to `warnings.warn`."""
-    own, level, frame = os.path.dirname(os.path.abspath(__file__)), 0, sys._getframe()
+    own, level, frame = os.path.dirname(os.path.abspath(__file__)), 1, sys._getframe()
     while frame.f_back is not None and (
         os.path.dirname(os.path.abspath(frame.f_code.co_filename)) == own or f"torch{os.sep}_dynamo" in frame.f_code.co_filename
     ):
         level, frame = level + 1, frame.f_back
-    return level
+    warnings.warn(message, UlplabWarning, stacklevel=level)
 
 
 # Types that numpy has from ml_dtypes, which it does not hand over by DLPack: their bits travel as integers of the same size.

@@ -1,6 +1,6 @@
 //! Expressions of sizes.
 
-use ulplab::backend::cuda::expr::{choices, eval};
+use ulplab::backend::cuda::expr::eval;
 
 #[test]
 fn values() {
@@ -43,21 +43,4 @@ fn values() {
     let error = eval(&nested(10_000), &sizes).unwrap_err();
     assert!(error.contains("more than 64 deep"), "{error}");
     assert_eq!(eval(&format!("{}1", "-".repeat(10_000)), &sizes), Ok(1));
-}
-
-#[test]
-fn decisions() {
-    let sizes = |name: &str| (name == "T").then_some(7);
-    let found = |text: &str| {
-        let choices = choices(text, &sizes).unwrap();
-        let written = choices.iter().map(|choice| format!("{} {:?}", choice.operator, choice.operands));
-        written.collect::<Vec<_>>().join(", ")
-    };
-    assert_eq!(found("T + 2 * T"), "");
-    assert_eq!(found("ceil(T, 4) * (T <= 8)"), "ceil [7, 4], <= [7, 8]");
-    assert_eq!(found("min(T % 2, T / 2)"), "% [7, 2], / [7, 2], min [1, 3]");
-    // The right side decides nothing where the left side has.
-    assert_eq!(found("T > 8 && T > 9"), "> [7, 8]");
-    assert_eq!(found("T < 8 || T > 9"), "< [7, 8]");
-    assert_eq!(found("T < 8 && T > 9"), "< [7, 8], > [7, 9]");
 }

@@ -13,11 +13,11 @@ use ulplab::studies::kernels::power::smallest_first;
 use super::{problems_of, with_own_cases};
 
 /// Operations of which some cases' rows are in no other batch, which of their cases these are, and why.
-pub(super) type Together = (&'static str, fn(&Case) -> bool, &'static str);
+type Together = (&'static str, fn(&Case) -> bool, &'static str);
 
 const ALL: fn(&Case) -> bool = |_| true;
 
-pub(super) const TOGETHER: &[Together] = &[
+const TOGETHER: &[Together] = &[
     (
         "delta_decode",
         ALL,

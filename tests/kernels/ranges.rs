@@ -11,12 +11,12 @@ use ulplab::studies::kernels::power::smallest_first;
 use super::{buffer, problems_of, with_own_cases};
 
 /// An operation's sizes, and inputs that are no numbers to compute with.
-pub(super) struct Ranges {
-    pub op: &'static str,
+struct Ranges {
+    op: &'static str,
     /// The sizes that loops and grids go over, first the one that counts independent rows.
-    pub extents: &'static [&'static str],
+    extents: &'static [&'static str],
     /// Sizes that follow from others, widths of elements, and switches.
-    pub others: &'static [&'static str],
+    others: &'static [&'static str],
     /// Inputs that name places, how many of each row count if not all do, and where the places are.
     names: &'static [(&'static str, Option<&'static str>, Places)],
     /// Inputs that say how much of a row there is, and whether they say where it ends.
@@ -56,7 +56,7 @@ const fn ranges(op: &'static str, extents: &'static [&'static str], others: &'st
     }
 }
 
-pub(super) const RANGES: &[Ranges] = &[
+const RANGES: &[Ranges] = &[
     Ranges {
         names: &[("position", None, Size("P"))],
         ..ranges("compressor", &["B", "m", "D", "R", "N", "P"], &["S", "W", "overlap"])
@@ -255,6 +255,7 @@ const MISSING: &[(&str, &str, &str)] = &[
     ("index_scores", "a rest of H", OF_MODEL),
     ("moe_fp4", "a rest of D", BLOCKS),
     ("moe_fp4", "a rest of I", BLOCKS),
+    ("record_attention", "a rest of Wn", SHORT),
     (
         "record_read",
         "a rest of C",
@@ -264,6 +265,11 @@ const MISSING: &[(&str, &str, &str)] = &[
         "record_write",
         "a rest of C",
         "records have 512 channels, and those of an index 128",
+    ),
+    (
+        "rope",
+        "a rest of R",
+        "six channels are a rest alone, 64 and 128 are the models' own",
     ),
     ("sparse_attention", "a rest of H", OF_MODEL),
     ("sparse_attention", "a rest of Wn", SHORT),

@@ -295,23 +295,6 @@ impl Module {
         cuda("cuModuleLoadData", loaded).map(Self)
     }
 
-    /// Writes a constant of the module, before later launches read it. Returns false if the module has no constant of this name.
-    pub fn set(&self, device: &Device, constant: &std::ffi::CStr, bytes: &[u8]) -> Result<bool> {
-        let (mut address, mut size) = (0, 0);
-        // SAFETY: the module is loaded; writes two local variables.
-        let found = unsafe { sys::cuModuleGetGlobal_v2(&raw mut address, &raw mut size, self.0, constant.as_ptr()) };
-        if found == sys::CUresult::CUDA_ERROR_NOT_FOUND {
-            return Ok(false);
-        }
-        cuda("cuModuleGetGlobal", found.result())?;
-        assert_eq!(bytes.len(), size, "the size of the constant");
-        // SAFETY: the constant has this size; `bytes` outlives the wait.
-        cuda("cuMemcpyHtoDAsync", unsafe {
-            result::memcpy_htod_async(address, bytes, device.stream)
-        })?;
-        device.wait().map(|()| true)
-    }
-
     /// Returns the function of the entry point `entry`.
     pub fn function(&self, entry: &str) -> Result<Function> {
         let name = std::ffi::CString::new(entry).map_err(|_| Error::Usage(format!("entry '{entry}' has a NUL")))?;

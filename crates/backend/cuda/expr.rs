@@ -7,32 +7,14 @@ use ulplab_core::error::refuse;
 
 /// Evaluates an expression over named sizes. Comparisons, `&&` and `||` give 0 or 1.
 pub fn eval(text: &str, sizes: &dyn Fn(&str) -> Option<i64>) -> Result<i64, String> {
-    evaluated(text, sizes).map(|(value, _)| value)
-}
-
-/// A decision within an evaluation: a comparison, `min`, `max`, `ceil`, `/` or `%`, and its operands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
-    pub operator: String,
-    pub operands: [i64; 2],
-}
-
-/// Returns the decisions of the evaluation of an expression, in order. The right side of `&&` and of `||` makes none where the
-/// left side decides. So equal outcomes up to a decision mean that the next decision is the same part of the expression.
-pub fn choices(text: &str, sizes: &dyn Fn(&str) -> Option<i64>) -> Result<Vec<Choice>, String> {
-    evaluated(text, sizes).map(|(_, choices)| choices)
-}
-
-fn evaluated(text: &str, sizes: &dyn Fn(&str) -> Option<i64>) -> Result<(i64, Vec<Choice>), String> {
     let value = || {
         let mut parser = Parser {
             tokens: tokens(text)?.into_iter().peekable(),
             sizes,
-            choices: Vec::new(),
         };
         let value = parser.binary(0)?;
         match parser.tokens.next() {
-            None => Ok((value, parser.choices)),
+            None => Ok(value),
             Some(token) => Err(format!("unexpected '{token}'")),
         }
     };
@@ -94,7 +76,6 @@ fn tokens(text: &str) -> Result<Vec<String>, String> {
 struct Parser<'a> {
     tokens: Peekable<std::vec::IntoIter<String>>,
     sizes: &'a dyn Fn(&str) -> Option<i64>,
-    choices: Vec<Choice>,
 }
 
 impl Parser<'_> {
@@ -104,22 +85,10 @@ impl Parser<'_> {
         };
         let mut left = self.binary(level + 1)?;
         while let Some(operator) = self.tokens.next_if(|token| operators.contains(&token.as_str())) {
-            let before = self.choices.len();
             let right = self.binary(level + 1)?;
-            if operator == "&&" && left == 0 || operator == "||" && left != 0 {
-                self.choices.truncate(before);
-            }
-            let value = apply(&operator, left, right)?;
-            if !matches!(operator.as_str(), "+" | "-" | "*" | "&&" | "||") {
-                self.choose(operator, [left, right]);
-            }
-            left = value;
+            left = apply(&operator, left, right)?;
         }
         Ok(left)
-    }
-
-    fn choose(&mut self, operator: String, operands: [i64; 2]) {
-        self.choices.push(Choice { operator, operands });
     }
 
     fn atom(&mut self) -> Result<i64, String> {
@@ -147,7 +116,7 @@ impl Parser<'_> {
             self.expect(",")?;
             let b = self.binary(0)?;
             self.expect(")")?;
-            let value = match token.as_str() {
+            return match token.as_str() {
                 "ceil" if b <= 0 => Err(format!("ceil by {b}")),
                 "ceil" => {
                     let above = a.checked_add(b - 1);
@@ -157,8 +126,6 @@ impl Parser<'_> {
                 "min" => Ok(a.min(b)),
                 _ => Ok(a.max(b)),
             };
-            self.choose(token, [a, b]);
-            return value;
         }
         (self.sizes)(&token).ok_or_else(|| format!("no size '{token}'"))
     }

@@ -5,7 +5,6 @@ pub mod cache;
 mod compositions;
 mod copies;
 pub mod cubin;
-pub mod delays;
 pub mod device;
 pub mod expr;
 mod folded;

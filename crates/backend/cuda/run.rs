@@ -1,6 +1,5 @@
 //! Runs a variant on a problem (the buffers of a test case), and checks for writes outside its outputs.
 
-mod delayed;
 mod timed;
 
 use std::collections::BTreeSet;
@@ -402,7 +401,7 @@ impl<'a> Loaded<'a> {
     fn new(device: &'a Device, kernels: &Kernels, step: &Step) -> Result<Self> {
         match &step.work {
             Work::Kernel { entry, shape, .. } => {
-                let function = kernels.function(entry, false)?;
+                let function = kernels.function(entry)?;
                 device.prepare(&function, shape)?;
                 Ok(Self::Kernel(function))
             }

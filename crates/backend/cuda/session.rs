@@ -5,10 +5,9 @@
 //! a [`Bench`], which checks a variant (a kernel implementation) or makes it ready to be timed.
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::copies::Reused;
-use super::delays::{self, Pattern};
 use super::device::{Device, Function, Module};
 use super::header::{Mutant, Source, Variant};
 use super::plan::Plan;
@@ -18,7 +17,6 @@ use super::time::Stopwatch;
 use super::toolkit::{Toolkit, Unit};
 use ulplab_core::error::{Error, Result};
 use ulplab_operations::ops::guards::Checked;
-use ulplab_operations::ops::judge::Measured;
 use ulplab_operations::ops::{Case, Problem};
 
 /// A device, the compiler for its kernels, and a stopwatch.
@@ -46,13 +44,13 @@ impl<'d> Session<'d> {
             session: self,
             source,
             fault,
-            modules: Default::default(),
+            modules: RefCell::default(),
         }
     }
 
     /// Compiles the listed variants of a file in parallel on all cores, each for a case and with a planted fault or none. Skips
     /// variants that do not support their case. Ignores errors: they are returned later, when the variant is made ready to run.
-    pub fn compile_ahead(&self, source: &Source, works: &[(Option<&Mutant>, &Variant, &Case)], delays: bool) {
+    pub fn compile_ahead(&self, source: &Source, works: &[(Option<&Mutant>, &Variant, &Case)]) {
         let planned = works.iter().filter_map(|(fault, variant, case)| {
             let plan = self.runs(variant).then(|| Plan::new(variant, case, self.device.sms));
             Some((*fault, plan?.ok()??))
@@ -62,20 +60,19 @@ impl<'d> Session<'d> {
         for (fault, plan) in &planned {
             let name = fault.map(|fault| &fault.name);
             for entry in source.units(plan.entries()) {
-                units.insert((name, entry), self.unit(source, *fault, entry, delays));
+                units.insert((name, entry), self.unit(source, *fault, entry));
             }
         }
         self.toolkit.compile_ahead(&units.into_values().collect::<Vec<_>>());
     }
 
-    fn unit<'a>(&'a self, source: &'a Source, fault: Option<&'a Mutant>, entry: &'a str, delays: bool) -> Unit<'a> {
+    fn unit<'a>(&'a self, source: &'a Source, fault: Option<&'a Mutant>, entry: &'a str) -> Unit<'a> {
         let arch = &self.device.arch;
         Unit {
             source,
             arch,
             fault,
             entry,
-            delays,
         }
     }
 
@@ -102,37 +99,21 @@ pub struct Kernels<'s> {
     source: &'s Source,
     /// The planted fault, if any.
     fault: Option<&'s Mutant>,
-    /// Loaded modules by unit: a unit is one entry point that is compiled separately, or `""` for the whole file. The first of two
-    /// builds has no delays, the second has.
-    modules: [RefCell<BTreeMap<String, Module>>; 2],
+    /// Loaded modules by unit: a unit is one entry point that is compiled separately, or `""` for the whole file.
+    modules: RefCell<BTreeMap<String, Module>>,
 }
 
 impl Kernels<'_> {
-    /// Returns the function of an entry point, with or without delays. Compiles and loads it on first use.
-    pub(super) fn function(&self, entry: &str, delays: bool) -> Result<Function> {
+    /// Returns the function of an entry point. Compiles and loads it on first use.
+    pub(super) fn function(&self, entry: &str) -> Result<Function> {
         let unit = self.source.units([entry]).pop_first().unwrap_or_default();
-        let mut modules = self.modules[usize::from(delays)].borrow_mut();
+        let mut modules = self.modules.borrow_mut();
         if !modules.contains_key(unit) {
-            let whole = self.session.unit(self.source, self.fault, unit, delays);
+            let whole = self.session.unit(self.source, self.fault, unit);
             let cubin = self.session.toolkit.compile(whole)?;
             modules.insert(unit.into(), Module::load(&cubin.bytes)?);
         }
         modules[unit].function(entry)
-    }
-
-    /// Sets the pattern of the delays in all loaded builds with delays. Returns false if one of them has no delays, because it
-    /// includes no header of `lib/`.
-    pub(super) fn set_delays(&self, pattern: &Pattern) -> Result<bool> {
-        let (modules, bytes) = (self.modules[1].borrow(), pattern.bytes());
-        let set = modules
-            .values()
-            .map(|module| module.set(self.session.device, delays::SYMBOL, &bytes));
-        Ok(set.collect::<Result<Vec<_>>>()?.iter().all(|found| *found))
-    }
-
-    /// Names of the sites of the delays: `FILE:LINE`, by number.
-    pub(super) fn sites(&self) -> BTreeMap<u32, String> {
-        delays::names(self.source)
     }
 
     /// Combines the kernels with a case of their operation.
@@ -168,7 +149,7 @@ impl<'a> Bench<'a> {
         let Kernels {
             session, source, fault, ..
         } = self.kernels;
-        session.compile_ahead(source, &[(*fault, variant, self.case)], false);
+        session.compile_ahead(source, &[(*fault, variant, self.case)]);
         let fault = fault.map_or(String::new(), |fault| format!(" with the fault '{}'", fault.name));
         let what = format!("{}{fault} on {}", self.name(variant), self.case.name);
         session.device.watchdog.expect(what);
@@ -180,17 +161,6 @@ impl<'a> Bench<'a> {
     pub fn check(&self, variant: &'a Variant) -> Result<Option<Checked>> {
         let running = self.plan(variant)?.map(|plan| self.ready(variant, plan)).transpose()?;
         running.map(|running| running.judged()).transpose()
-    }
-
-    /// Runs a variant without delays, and then with `seeds` patterns of delays. Counts the bytes that differ; `None` if the variant
-    /// does not support the case or the device, or synchronises nowhere.
-    pub fn delayed(&self, variant: &'a Variant, seeds: u32) -> Result<Option<Measured>> {
-        let Some(plan) = self.plan(variant)? else {
-            return Ok(None);
-        };
-        let mut running = self.ready(variant, plan)?;
-        let outputs = running.outputs()?;
-        running.delayed(&outputs, seeds, &mut BTreeSet::new())
     }
 
     /// Loads a variant, ready to be run. Returns an error if the variant does not support the case or the device.

@@ -12,7 +12,6 @@ use libloading::Library;
 use rayon::prelude::*;
 
 use super::cache::{self, Cache};
-use super::delays;
 use super::header::{Mutant, Source};
 use ulplab_core::error::{Error, Result, refuse};
 use ulplab_core::input;
@@ -64,8 +63,6 @@ pub struct Unit<'a> {
     pub fault: Option<&'a Mutant>,
     /// The entry point; `""` for the whole file, if the file does not declare its entry points by the macro `KERNEL`.
     pub entry: &'a str,
-    /// True if primitives that synchronise sleep before and after.
-    pub delays: bool,
 }
 
 /// Machine code of a unit.
@@ -151,9 +148,6 @@ impl Toolkit {
         options.push(format!("-I{}", includes.display()));
         options.push("--ptxas-options=-v".into());
         options.extend(unit.fault.map(|fault| format!("-D{}", fault.define())));
-        if unit.delays {
-            options.extend(delays::OPTIONS.map(String::from));
-        }
         if unit.source.has_units() {
             options.extend(["-DULPLAB_ENTRY".into(), format!("-DULPLAB_ENTRY_{}=~,1", unit.entry)]);
         }

@@ -29,9 +29,9 @@ pub(super) const ATTENTION: Operation = Operation {
     takes: takes! {
         q Tensor: "[B, T, H, D]; [B, H, T, D] if layout = \"bhtd\"; [tokens, H, D] with cu_seqlens_q";
         k Tensor:
-            "[B, S, G, D] with G heads, each of H/G queries' heads; or [B, G, S, D]. With a block_table, [pages, S, G, D]; \
-            [keys, G, D] with cu_seqlens_k";
-        v Tensor: "[B, S, G, E], [B, G, S, E], [pages, S, G, E], or [keys, G, E]";
+            "[B, S, G, D] with G heads, each of H/G queries' heads; or [B, G, S, D]. With a block_table, pages of S tokens; \
+            [tokens, G, D] with cu_seqlens_k";
+        v Tensor: "[B, S, G, E], [B, G, S, E], or [tokens, G, E]";
         cu_seqlens_q Optional: "[B + 1]: where the queries of each sequence begin in q, and where the last end";
         cu_seqlens_k Optional: "[B + 1]: where the keys of each sequence begin in k and v, and where the last end";
         block_table Optional:

@@ -77,11 +77,6 @@ impl Call {
         })
     }
 
-    /// The arguments of this call by name.
-    pub fn arguments(self) -> BTreeMap<String, Given> {
-        self.given
-    }
-
     /// The operation of this call.
     pub fn operation(&self) -> &'static Operation {
         self.operation

@@ -13,7 +13,7 @@ use safetensors::Dtype;
 use super::draw::Cases;
 use super::drift::{FEW, Places, level};
 use super::scaled::{self, Operand, operand};
-use super::sum::{self, Terms};
+use super::sum::Terms;
 use super::{Call, Operation, Output, faults, half_spacing, takes};
 
 pub(super) const MATMUL: Operation = Operation {
@@ -257,7 +257,6 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let (magnitudes, squares) = (of(f64::abs), of(|x| x * x));
     let sample = Sample::of(sizes, operands);
     let (alpha, bias) = (call.number("alpha"), call.optional("bias"));
-    let granule = operands.map(sum::granule).iter().product::<f64>();
     // Number of terms that share the scale of a and the scale of b.
     let block = [a.block, b.block].into_iter().flatten().min();
     let exact = block.is_none() && alpha == 1.0 && bias.is_none();
@@ -276,22 +275,12 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         terms.multiplicity = sample.multiplicity(sizes, at, &terms, scratch);
         let bias = bias.map_or(0.0, |bias| bias.data[at % sizes.n]);
         let scaled = alpha * sums[at];
-        // Sums of multiples of a number that no partial sum exceeds in digits are exact in any order.
-        let of_terms = if terms.magnitudes * call.u <= granule {
-            0.0
-        } else {
-            terms.error()
-        };
-        let of_sum = of_terms + block.map_or(0.0, |block| scaled::error(&terms, block, after));
-        let after = if of_terms == 0.0 && exact { 0.0 } else { after };
+        let of_sum = terms.error() + block.map_or(0.0, |block| scaled::error(&terms, block, after));
         let error = alpha.abs() * of_sum + after * (scaled.abs() + (scaled + bias).abs());
         (scaled + bias, error)
     };
     let (value, error) = (0..sums.len()).into_par_iter().map_init(Vec::new, element).unzip();
     let mut shape = a.shape;
     *shape.last_mut().expect("it has columns") = sizes.n;
-    Ok(vec![Output {
-        any_order: exact,
-        ..Output::new("y", shape, value, error)
-    }])
+    Ok(vec![Output::new("y", shape, value, error)])
 }

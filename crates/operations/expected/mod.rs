@@ -45,7 +45,6 @@ pub(crate) mod spread;
 mod state_transpose;
 mod streams;
 pub mod sum;
-pub mod telling;
 mod top_k;
 
 use safetensors::Dtype;
@@ -206,9 +205,6 @@ pub struct Output {
     pub choices: Vec<Choice>,
     /// True if the elements must be equal bit for bit, except for NaN payloads.
     pub exact: bool,
-    /// True if an error of 0 means that every order of the operation's sums gives the element without a rounding: a kernel that
-    /// stores it in a type that has it must give it.
-    pub any_order: bool,
 }
 
 /// Alternative values of a range of elements. An output may have all of these values, or none of them.
@@ -283,13 +279,8 @@ impl Output {
         if self.exact {
             return vec![0.0; self.value.len()];
         }
-        let equal = |value: f64, error: f64| self.any_order && error == 0.0 && rounded(dtype, value) == value;
         let elements = self.value.iter().zip(&self.error);
-        let bound = |(value, error): (&f64, &f64)| match equal(*value, *error) {
-            true => 0.0,
-            false => bound(dtype, *value, *error),
-        };
-        elements.map(bound).collect()
+        elements.map(|(value, error)| bound(dtype, *value, *error)).collect()
     }
 }
 

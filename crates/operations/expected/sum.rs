@@ -184,16 +184,3 @@ fn products(a: &[f64], b: &[f64]) -> [f64; 3] {
     }
     lanes.map(|lanes| lanes.iter().sum())
 }
-
-/// Largest power of two of which all numbers are multiples; 0 if there is none.
-pub(super) fn granule(x: &[f64]) -> f64 {
-    let exponent = |x: &f64| match x.to_bits() {
-        bits if !x.is_finite() || x.is_subnormal() || bits << 1 == 0 => i32::MAX,
-        bits => ((bits >> 52) & 0x7ff) as i32 - 1075 + (bits | 1 << 52).trailing_zeros() as i32,
-    };
-    let odd = x.iter().any(|x| !x.is_finite() || x.is_subnormal());
-    match x.iter().map(exponent).min() {
-        Some(least) if !odd && least < i32::MAX => 2f64.powi(least),
-        _ => 0.0,
-    }
-}

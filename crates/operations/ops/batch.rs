@@ -46,8 +46,7 @@ pub const MOST_REPEATED: usize = 56 << 30;
 pub const MOST_WITH_SCRATCH: usize = 64 << 30;
 /// Number of elements or bytes that a 32-bit index can address. Large cases exceed it, to find kernels whose indices overflow.
 const COUNTED: usize = 1 << 32;
-/// Largest `gridDim.y` plus one. Large cases have more rows, to find kernels that need a block in y for each row; twice as many if
-/// memory suffices, so that a kernel that goes on after the last block in y also goes on from its second round.
+/// Largest `gridDim.y` plus one. Large cases have more rows, to find kernels that need a block in y for each row.
 const GRID: usize = 1 << 16;
 
 impl Batch {
@@ -236,8 +235,7 @@ impl Problem {
             let times = bytes.map(|bytes| bytes / buffer.size().max(1) + 2);
             times.into_iter().find(|times| *times <= most)
         };
-        let grid = [2 * GRID, GRID].map(|blocks| blocks / rows + 1);
-        let grid = grid.into_iter().find(|times| *times <= most);
+        let grid = Some(GRID / rows + 1).filter(|times| *times <= most);
         of_rows()
             .filter_map(needed)
             .chain(grid)

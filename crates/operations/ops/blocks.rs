@@ -175,7 +175,7 @@ pub fn numbers(name: &'static str, case: &Case, cols: usize, data: &Data) -> Res
         return Ok((Buffer::input(name, dtype, &[rows, cols], bytes), values));
     }
     let mut values = match case.inputs {
-        Inputs::Random | Inputs::Telling | Inputs::Weights | Inputs::File(_) => random(name, rows, cols, data),
+        Inputs::Random | Inputs::Weights | Inputs::File(_) => random(name, rows, cols, data),
         Inputs::Edges => edges(name, rows, cols, case.key("edges"), data)?,
         Inputs::Site(site) => data.site_rows(site, rows, cols)?,
     };

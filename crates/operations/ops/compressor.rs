@@ -120,8 +120,6 @@ fn of_type(dtype: &'static str) -> Vec<Case> {
         .random("m4.b1.512", [1, 4, 1, 512, 64, 3, 9])
         .random("m128.b2.512", [2, 128, 0, 512, 64, 3, 260])
         .random("m2.b70000.4", [70_000, 2, 0, 4, 2, 3, 5])
-        // One thread has several channels: more than 1,024 threads would be needed.
-        .random("cover.m2.b3.1056", [3, 2, 0, 1056, 2, 3, 5])
         .edges("edges.m4.b77.128", [77, 4, 1, 128, 64, 258, 1027])
         .edges("edges.m128.b38.512", [38, 128, 0, 512, 64, 10, 1026])
         .edges("edges.m3.b79.24", [79, 3, 1, 24, 8, 345, 1029])

@@ -132,7 +132,6 @@ fn of_type([dtype, weights, routed]: [&'static str; 3], to: &'static str) -> Vec
         .each("", &[[3, 4, 2, 7168, 8]], Grid::large)
         .each("", &[[7, 4, 2, 64, 48], [9, 7, 3, 72, 40], odd], Grid::random)
         .each("", &[[2, 256, 6, 256, 96], [65, 7, 2, 64, 48]], Grid::random)
-        .each("cover", &[[512, 3, 2, 10, 14], [512, 3, 2, 10, 8]], Grid::random)
         .each("edges", &[[64, 9, 4, 72, 40]], Grid::edges)
         .each("", &[[65_537, 3, 2, 8, 4]], Grid::random)
         .when(dtype == "bf16", |grid| {

@@ -122,7 +122,6 @@ fn of_type(format: &'static str, out: &'static str) -> Vec<Case> {
         .each("", &[[1, 256, 512], [2, 200, 48]], Grid::random)
         .each("", &[[7, 136, 1040]], Grid::large)
         .each("", &random, Grid::random)
-        .each("cover", &[[17, 136, 80]], Grid::random)
         .each("edges", &[[13, 264, 144], [40, 300, 1104]], Grid::edges)
         .each("", &timed.collect::<Vec<_>>(), Grid::timed)
         .done()

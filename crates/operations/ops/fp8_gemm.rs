@@ -74,32 +74,12 @@ fn of_type(out: &'static str) -> Vec<Case> {
         [1, 70, 16384],
         [5, 100, 8208],
     ];
-    // Kernels choose by the tokens (8, 16, 32) and by the tiles of 64 weights (33, 66, 132 and 396).
-    let chosen = [72, 2120, 4232, 8456].map(|n| [9, 17].map(|b| [b, n, 16]));
-    let cover = [
-        [3, 25_352, 16],
-        // x is shared by two thread blocks for many rows, or for many columns.
-        [2, 6145, 2048],
-        [2, 6145, 1552],
-        [2, 6152, 2048],
-        [2, 6152, 1552],
-        [1, 32, 2048],
-        [1, 32, 1552],
-        [1, 70, 2048],
-        [1, 72, 2048],
-        [9, 72, 6160],
-        [17, 72, 6160],
-        [17, 72, 128],
-        [9, 136, 272],
-    ];
     let timed = [1, 8, 64].into_iter().flat_map(|b| [[b, 32768, 1024], [b, 4096, 8192]]);
     Grid::of(out, &[("out", out)], ["B", "N", "K"])
         .named(|[b, n, k]| format!("b{b}.{n}x{k}"))
         .each("", &[[1, 256, 512], [2, 256, 512]], Grid::random)
         .each("", &[[7, 192, 640]], Grid::large)
         .each("", &random, Grid::random)
-        .each("cover", chosen.as_flattened(), Grid::random)
-        .each("cover", &cover, Grid::random)
         .each("edges", &[[13, 264, 912], [64, 128, 4096]], Grid::edges)
         .when(out == "bf16", |grid| {
             // This shape has rows of x too long for shared memory, and more tiles than multiprocessors.

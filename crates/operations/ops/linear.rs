@@ -46,12 +46,6 @@ fn cases() -> Vec<Case> {
             [128, 2, 40, 96],
             [70_000, 1, 3, 8],
         ];
-        // Tiles of all groups, and K, by which the tensor cores' kernel chooses parts of K and stages.
-        let chosen = [[1, 5, 2048], [1, 5, 3072], [17, 5, 8], [17, 5, 1024], [17, 5, 2048]];
-        let chosen = chosen
-            .into_iter()
-            .chain([[34, 5, 8], [34, 5, 1024], [34, 65, 8], [45, 129, 8]]);
-        let chosen: Vec<[i64; 4]> = chosen.flat_map(|[g, n, k]| [9, 17].map(|b| [b, g, n, k])).collect();
         let timed = [[1, 32_768, 1024], [1, 4096, 8192], [8, 1024, 4096]];
         let timed = timed.map(|[g, n, k]| [1, 8, 64].map(|b| [b, g, n, k]));
         Grid::of(prefix, &keys, ["B", "G", "N", "K"])
@@ -60,13 +54,6 @@ fn cases() -> Vec<Case> {
             .each("", &[[1, 1, 48, 64], [2, 1, 200, 48]], Grid::random)
             .each("", &large, Grid::large)
             .each("", &random, Grid::random)
-            .when((dtype, weights) == ("bf16", "bf16"), |grid| {
-                grid.each("cover", &chosen, Grid::random).each(
-                    "cover",
-                    &[[17, 1, 64, 8], [17, 1, 5, 1024]],
-                    Grid::random,
-                )
-            })
             .each("edges", &[[13, 2, 40, 88]], Grid::edges)
             .when((dtype, out) == ("bf16", "bf16"), |grid| {
                 grid.each("", timed.as_flattened(), Grid::timed)

@@ -29,7 +29,6 @@ pub(super) fn rows_of_streams(large: [i64; 2], edges: [i64; 2], many: [i64; 2]) 
             .each("", &[[1, 64]], Grid::random)
             .each("", &[large], Grid::large)
             .each("", &[[2, 333]], Grid::random)
-            .each("cover", &[[3, 256]], Grid::random)
             .each("edges", &[edges], Grid::edges)
             .each("", &[many], Grid::random)
             .when(dtype == "bf16", |grid| {

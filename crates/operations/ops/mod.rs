@@ -232,8 +232,6 @@ pub enum Inputs {
     Random,
     /// Edge values that the operation allows: ties, subnormals, ±0, NaN, infinities, blocks of zeros, one large element.
     Edges,
-    /// Values of a user's operation that show faults: rows of different scales, ties, zeros, and dominant elements.
-    Telling,
     /// Activations at a site of the model, from all layers that have the site.
     Site(&'static str),
     /// Weights of the model.
@@ -247,7 +245,6 @@ impl fmt::Display for Inputs {
         f.write_str(match self {
             Self::Random => "random",
             Self::Edges => "edges",
-            Self::Telling => "telling",
             Self::Weights => "weights of the model",
             Self::Site(source) | Self::File(source) => source,
         })

@@ -177,12 +177,6 @@ fn of_type(record: &'static KvRecord) -> Vec<Case> {
     };
     let bf16 = grid("bf16")
         .each("", &wide, Grid::random)
-        // Numbers of keys that a cluster divides exactly, and more than its parts are made for.
-        .each(
-            "cover",
-            &[[2, 2, 60, 20], [2, 2, 100, 28], [1, 2, 64, 1472]].map(listed),
-            Grid::random,
-        )
         .each("edges", &edges, Grid::edges)
         .each("", &timed, Grid::timed);
     let f32 = grid("f32").each("edges", &edges, Grid::edges);

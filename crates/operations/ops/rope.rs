@@ -104,8 +104,6 @@ fn of_type(dtype: &'static str, direction: &'static str) -> Vec<Case> {
         .timed("t1024", [1024, 128, 512, 64])
         .large("all_channels", [37, 3, 128, 128])
         .random("unaligned", [37, 5, 27, 6])
-        .random("cover.r24", [37, 5, 40, 24])
-        .random("cover.r184", [5, 4, 192, 184])
         .edges("edges", [64, 133, 72, 64])
         .site("site", "layers.*.attention.query", [61 * 32, 2, 512, 64])
         .when((dtype, direction) == ("bf16", "forward"), |grid| {

@@ -93,7 +93,6 @@ fn of_type(by: &'static str) -> Vec<Case> {
         .each("", &[([1, 384, 6], 11), ([2, 4, 2], 3)], Grid::random)
         .each("", &[([7, 7, 1], 100)], Grid::large)
         .each("", &random, Grid::random)
-        .each("cover", &[([4230, 260, 2], 7)], Grid::random)
         .each("edges", &edges, Grid::edges)
         .each("", &timed, Grid::timed)
         .done()

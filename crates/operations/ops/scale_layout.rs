@@ -24,11 +24,6 @@ fn cases() -> Vec<Case> {
         case("plain", [130, 7], "one", false),
         case("plain", [400, 37], "one", false),
         case("plain", [259, 48], "one", false),
-        case("plain", [130, 256], "one", false),
-        case("plain", [256, 48], "one", false),
-        case("m", [256, 48], "single", false),
-        case("k", [130, 256], "single", false),
-        case("k", [256, 48], "empty", false),
     ];
     for ends in ["even", "ragged"] {
         let rows = [[16384, 224], [131_072, 64], [131_072, 224]];

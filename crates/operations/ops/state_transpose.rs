@@ -46,8 +46,6 @@ fn of_type(dtype: &'static str) -> Vec<Case> {
         .random("wide", [2, 3, 64, 192])
         .random("tall", [2, 3, 136, 8])
         .large("odd", [3, 5, 37, 129])
-        .random("cover.72x64", [2, 3, 72, 64])
-        .random("cover.64x72", [2, 3, 64, 72])
         .random("column", [2, 2, 131, 1])
         // Rows and columns of this shape are whole chunks of 16 bytes, as kernels with vector loads require.
         .large("chunks", [3, 1, 40, 72])

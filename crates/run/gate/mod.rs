@@ -257,8 +257,8 @@ fn withhold(verdict: &mut Verdict, records: &[&Record]) {
 
 /// Sites of records about faults other than wrong outputs: the kernel did not run, wrote outside its outputs, or gave different
 /// results in a second run.
-pub const CHECKS: [&str; 10] = [
-    "program", "launch", "inputs", "guards", "rerun", "graph", "batch", "large", "draws", "delays",
+pub const CHECKS: [&str; 9] = [
+    "program", "launch", "inputs", "guards", "rerun", "graph", "batch", "large", "draws",
 ];
 
 /// True if the rule also judges this record, although the rule's `at` names another site. These are records of faults that one

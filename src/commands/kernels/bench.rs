@@ -104,7 +104,7 @@ fn compile_ahead(args: &BenchArgs) {
         let cases = op.cases();
         let variants = source.header.variants.iter();
         let works = variants.flat_map(|variant| cases.iter().map(move |case| (None, variant, case)));
-        session.compile_ahead(&source, &works.collect::<Vec<_>>(), false);
+        session.compile_ahead(&source, &works.collect::<Vec<_>>());
     }
 }
 

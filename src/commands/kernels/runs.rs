@@ -7,7 +7,7 @@ use clap::builder::PossibleValuesParser;
 use crate::commands::sweep::{self, Question, SweepArgs};
 use crate::experiment::file::ExperimentFile;
 use crate::studies;
-use crate::studies::kernels::{ARCHITECTURES, DELAYS, KernelStudy, OnDevice, Options, SHIPPED, Workers, attest};
+use crate::studies::kernels::{ARCHITECTURES, KernelStudy, OnDevice, Options, SHIPPED, Workers, attest};
 use ulplab_core::error::{Error, Exit, Result};
 
 /// Options of these subcommands.
@@ -74,17 +74,12 @@ pub struct CheckArgs {
     /// Architecture to compile for if no kernel is run; repeatable [default: all architectures].
     #[arg(long = "arch", value_name = "ARCH", value_parser = PossibleValuesParser::new(ARCHITECTURES))]
     architectures: Vec<String>,
-    /// Also run each variant with warps that sleep before and after synchronisations, and compare the bytes: N patterns on the
-    /// smallest case that reaches a synchronisation, one on each other case.
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = clap::value_parser!(u32).range(0..=1000))]
-    delays: u32,
 }
 
 pub(super) fn check(args: &CheckArgs) -> Result<Exit> {
     args.run.start(Options {
         device: args.device,
         architectures: args.architectures.clone(),
-        delays: args.delays,
         ..Options::default()
     })
 }
@@ -130,9 +125,6 @@ pub struct MutantsArgs {
     /// Run kernels on a GPU, or only compile them and check them against their attestations.
     #[arg(long, value_enum, default_value = "cuda")]
     device: OnDevice,
-    /// Architecture to compile for if no kernel is run; repeatable [default: all architectures].
-    #[arg(long = "arch", value_name = "ARCH", value_parser = PossibleValuesParser::new(ARCHITECTURES))]
-    architectures: Vec<String>,
 }
 
 fn fault_or_experiment(first: clap::Arg) -> clap::Arg {
@@ -158,8 +150,6 @@ pub(super) fn mutants(args: &MutantsArgs) -> Result<Exit> {
     };
     run.start(Options {
         device: args.device,
-        architectures: args.architectures.clone(),
-        delays: if fault.is_none() { 0 } else { DELAYS },
         mutants: fault.is_none(),
         mutant: fault,
         ..Options::default()
@@ -205,7 +195,6 @@ pub(super) fn attest(args: &AttestArgs) -> Result<Exit> {
         return attest::store_digests(args.folder.as_deref());
     }
     args.run.start(Options {
-        delays: DELAYS,
         mutants: true,
         attest: args.folder.clone(),
         ..Options::default()

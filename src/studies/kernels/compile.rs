@@ -78,18 +78,6 @@ impl Compile<'_> {
                 launched.extend(Launched::all(source, arch, options.mutants, &selects));
             }
         }
-        if options.delays > 0 {
-            let plain = launched.iter().filter(|launched| launched.fault.is_none());
-            let delays = true;
-            launched.extend(
-                plain
-                    .map(|plain| Launched {
-                        delays,
-                        ..plain.clone()
-                    })
-                    .collect::<Vec<_>>(),
-            );
-        }
         toolkit.compile_ahead(&launched.iter().flat_map(Launched::units).collect::<Vec<_>>());
         let mut rows = Vec::new();
         let mut findings = Findings::new();
@@ -100,7 +88,7 @@ impl Compile<'_> {
                 let cubin = toolkit.compile(unit)?;
                 found.extend(entries(&cubin).map_err(|why| Error::data(&source.path, why))?);
             }
-            if launched.fault.is_none() && !launched.delays {
+            if launched.fault.is_none() {
                 self.check(source, arch, &found, &mut findings)?;
                 rows.extend(found.into_iter().map(|(name, entry)| (source, arch, name, entry)));
             }

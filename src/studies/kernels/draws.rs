@@ -18,8 +18,6 @@ pub struct Draw<'a> {
     /// True if a capsule (a file that reproduces a failure) is written when the outputs fail. Only the first failing draw gets
     /// one.
     pub keep: bool,
-    /// True for the first random inputs of a case.
-    pub first: bool,
 }
 
 /// Records of one cell (a kernel on a case), merged over all its random inputs: the worst value of each output and metric, and

@@ -21,8 +21,6 @@ mod show;
 mod units;
 pub mod workers;
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::model::recorded;
@@ -58,9 +56,6 @@ pub use show::{line, times};
 
 /// Name of the shipped experiment with all kernels.
 pub const SHIPPED: &str = "kernels";
-
-/// Number of patterns of delays for attestations and planted faults.
-pub const DELAYS: u32 = 20;
 
 /// Site (name in records) of measured times.
 pub const TIME: &str = "time";
@@ -103,10 +98,7 @@ impl Cells<'_> {
         run: impl Fn(&Cell, Draw) -> Result<Vec<Record>>,
     ) -> Result<()> {
         let operation = Operation::find(self.study, op).map_err(Error::Usage)?;
-        let mut cases = operation.cases().map_err(|mistake| mistake.usage())?;
-        // The smallest first: it runs with all patterns of delays.
-        cases.sort_by(|a, b| volume(a).total_cmp(&volume(b)));
-        for case in cases {
+        for case in operation.cases().map_err(|mistake| mistake.usage())? {
             let named = |cell: &&Cell| self.study.case_names[cell.window] == case.name;
             let here: Vec<&Cell> = cells.iter().copied().filter(named).collect();
             if here.is_empty() {
@@ -145,7 +137,6 @@ impl Cells<'_> {
                                 problem,
                                 seed,
                                 keep: drawn.is_right(),
-                                first: draw == 0,
                             };
                             run(cell, of_cell)?
                         }
@@ -209,26 +200,8 @@ pub struct Variants<'a> {
     pub ceilings: Option<Ceilings>,
     /// The fault to plant in the kernels that have it, as `op.mutant`; `None` to plant none.
     pub mutant: Option<&'a str>,
-    pub delays: Delays,
     /// Peers (other implementations) whose times are recorded next to those of the kernels.
     pub peers: Option<&'a Peers>,
-}
-
-/// The delays with which variants run again.
-#[derive(Default)]
-pub struct Delays {
-    /// As in [`Options::delays`].
-    pub seeds: u32,
-    /// Sites of synchronisations that each kernel has reached, by the kernel's name.
-    reached: RefCell<BTreeMap<String, BTreeSet<u32>>>,
-}
-
-impl Delays {
-    /// Prepares runs with so many patterns.
-    pub fn new(seeds: u32) -> Self {
-        let reached = RefCell::default();
-        Self { seeds, reached }
-    }
 }
 
 impl Variants<'_> {
@@ -247,11 +220,7 @@ impl Variants<'_> {
                 let named = |case: &&Case| self.cells.study.case_names[cell.window] == case.name;
                 Some((fault, source.variant(cell.kernel().1)?, cases.iter().find(named)?))
             });
-            let works: Vec<_> = works.collect();
-            self.session.compile_ahead(source, &works, false);
-            if self.delays.seeds > 0 {
-                self.session.compile_ahead(source, &works, true);
-            }
+            self.session.compile_ahead(source, &works.collect::<Vec<_>>());
             let kernels = self.session.load(source, fault);
             self.cells.each(&source.op, &here, None, |cell, draw| {
                 let variant = source.variant(cell.kernel().1);
@@ -279,15 +248,9 @@ impl Variants<'_> {
             return Ok(Vec::new());
         };
         let products = plan.products;
-        let mut running = bench.ready(variant, plan).map_err(place)?;
+        let running = bench.ready(variant, plan).map_err(place)?;
         let mut checked = running.judged().map_err(place)?;
         relate(problem, &checked.outputs, &mut checked.measured);
-        if self.delays.seeds > 0 && draw.first && failures(&checked.measured).next().is_none() {
-            let mut reached = self.delays.reached.borrow_mut();
-            let known = reached.entry(cell.recipe.clone()).or_default();
-            let delayed = running.delayed(&checked.outputs, self.delays.seeds, known);
-            checked.measured.extend(delayed.map_err(place)?);
-        }
         self.cells.keep_failed(cell, draw, &checked)?;
         let mut measured = checked.measured;
         if case.timed && self.mutant.is_none() && failures(&measured).next().is_none() {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{DELAYS, Variants, of_op};
+use super::{Variants, of_op};
 use crate::backend::cuda::plan::SMS;
 use crate::backend::cuda::{Mutant, Plan, Source, Variant};
 use crate::ops;
@@ -153,27 +153,6 @@ fn first_uses<'a>(
     uses
 }
 
-/// A round over the cases, in which a fault is looked for. A round is begun if the rounds before did not notice the fault.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Pass {
-    /// The checks, without large buffers.
-    Plain,
-    /// Small cases with delays, which show races.
-    Delays,
-    /// The checks with large buffers: such a case takes seconds.
-    Large,
-}
-
-impl Pass {
-    fn takes(self, case: &Case) -> bool {
-        match self {
-            Self::Plain => true,
-            Self::Delays => !case.timed && !case.inputs.need_model(),
-            Self::Large => case.large,
-        }
-    }
-}
-
 impl Variants<'_> {
     /// Tests all planted faults of the operations `ops`, each in every variant that has the fault. Tests only the faults that
     /// `share` assigns to this process, and skips faults that already have results.
@@ -193,7 +172,7 @@ impl Variants<'_> {
             // Each problem is made when a fault first needs it, and reused for later faults.
             let cases: Vec<Prepared> = cases.into_iter().map(|case| (case, RefCell::default())).collect();
             let uses = first_uses(source, &mutants, &cases);
-            self.session.compile_ahead(source, &uses, false);
+            self.session.compile_ahead(source, &uses);
             for mutant in mutants {
                 let results = self.results(source, mutant, op, &cases)?;
                 files.write(&source.op, &mutant.name, results)?;
@@ -215,8 +194,9 @@ impl Variants<'_> {
             killed: None,
         };
         let mut results: Vec<_> = named.map(|variant| (variant, result(variant))).collect();
-        for pass in [Pass::Plain, Pass::Delays, Pass::Large] {
-            for (case, prepared) in cases.iter().filter(|(case, _)| pass.takes(case)) {
+        // Try large buffers last: a case with large buffers takes seconds, and few faults need large buffers to be noticed.
+        for large in [false, true] {
+            for (case, prepared) in cases.iter().filter(|(case, _)| case.large || !large) {
                 if results.iter().all(|(_, result)| result.killed.is_some()) {
                     break;
                 }
@@ -225,14 +205,11 @@ impl Variants<'_> {
                     Some(problem) => problem,
                     none => none.insert(ops::problem_with(op, case, self.cells.data).map_err(Error::Usage)?),
                 };
-                problem.large = pass == Pass::Large;
+                problem.large = large;
                 let bench = kernels.case(case, problem);
                 for (variant, result) in results.iter_mut().filter(|(_, result)| result.killed.is_none()) {
-                    let measured = match pass {
-                        Pass::Delays => bench.delayed(variant, DELAYS)?.into_iter().collect(),
-                        _ => bench.check(variant)?.map_or_else(Vec::new, |checked| checked.measured),
-                    };
-                    let first = failures(&measured).next().cloned();
+                    let checked = bench.check(variant)?;
+                    let first = checked.and_then(|checked| failures(&checked.measured).next().cloned());
                     let said = |first: Measured| format!("{} of {} {}", first.value, first.n, first.output);
                     result.killed = first.map(|first| format!("{}: {}", case.name, said(first)));
                 }

@@ -16,9 +16,6 @@ pub struct Options {
     pub mutant: Option<String>,
     /// True if every fault is planted after the run.
     pub mutants: bool,
-    /// Number of patterns of delays with which a variant runs again on the smallest case that reaches each synchronisation; on other
-    /// cases one. 0 for none.
-    pub delays: u32,
     /// Folder to write attestations to.
     pub attest: Option<PathBuf>,
     /// Folder for the inputs and outputs of failed cells.

@@ -9,7 +9,7 @@ use super::compile::Compile;
 use super::mutants::{self, MutantFiles, MutantResult};
 use super::peers::Peers;
 use super::{
-    Cells, Delays, KernelStudy, OnDevice, Variants, for_others, line, operations, ops_of, programs, sites, times,
+    Cells, KernelStudy, OnDevice, Variants, for_others, line, operations, ops_of, programs, sites, times,
     without_simple, workers,
 };
 use crate::backend::cuda::time::Stopwatch;
@@ -228,7 +228,6 @@ impl ReadyRecipes for ReadyKernels<'_> {
             session: Session::open(device)?,
             ceilings: lab.ceilings,
             mutant: options.mutant.as_deref(),
-            delays: Delays::new(options.delays),
             peers: self.peers.as_ref(),
         };
         on_device.run(&variants)?;

@@ -8,14 +8,12 @@ use crate::backend::cuda::{Mutant, Plan, Source, Variant};
 use crate::ops;
 use ulplab_operations::ops::Case;
 
-/// The entry points that a file's variants launch, with or without a planted fault, with or without delays.
-#[derive(Clone)]
+/// The entry points that a file's variants launch, with or without a planted fault.
 pub struct Launched<'a> {
     pub source: &'a Source,
     pub arch: &'a str,
     pub fault: Option<&'a Mutant>,
     pub entries: BTreeSet<String>,
-    pub delays: bool,
 }
 
 impl<'a> Launched<'a> {
@@ -44,7 +42,6 @@ impl<'a> Launched<'a> {
                 arch,
                 fault,
                 entries: have.flat_map(|(_, entries)| entries.clone()).collect(),
-                delays: false,
             }
         };
         let faults = source.header.mutants.iter().filter(|_| faults);
@@ -59,7 +56,6 @@ impl<'a> Launched<'a> {
             arch: self.arch,
             fault: self.fault,
             entry,
-            delays: self.delays,
         })
     }
 }

@@ -19,8 +19,7 @@ pub struct OwnCase {
     pub op: String,
     /// Name of the case, unique within the operation: letters, digits, '_', '-' and '.'.
     pub name: String,
-    /// Inputs of a shipped operation: `random` (the default), `edges`, or `site:PATTERN` for tensors at sites of the model. Inputs of
-    /// a user's operation: `random`, `edges` or `telling`.
+    /// Inputs of a shipped operation: `random` (the default), `edges`, or `site:PATTERN` for tensors at sites of the model.
     pub inputs: Option<String>,
     /// Safetensors file with input tensors, named like the buffers of the operation. Inputs that the file lacks are random.
     pub tensors: Option<String>,
@@ -125,16 +124,10 @@ impl OwnCase {
             (Some(path), None) => Ok(Inputs::File(lasting(path))),
             (None, None | Some("random")) => Ok(Inputs::Random),
             (None, Some("edges")) if edges => Ok(Inputs::Edges),
-            (None, Some("telling")) if own => Ok(Inputs::Telling),
             (None, Some(inputs)) => match inputs.strip_prefix("site:") {
                 Some(pattern) if site => Ok(Inputs::Site(lasting(pattern))),
                 _ => {
-                    let all = [
-                        Some("random"),
-                        edges.then_some("edges"),
-                        own.then_some("telling"),
-                        site.then_some("site:PATTERN"),
-                    ];
+                    let all = [Some("random"), edges.then_some("edges"), site.then_some("site:PATTERN")];
                     let all: Vec<&str> = all.into_iter().flatten().collect();
                     Err(format!("inputs = '{inputs}', expected {}", all.join(" or ")))
                 }

@@ -9,8 +9,7 @@ use super::draw::{Values, numbers};
 use super::own::{Bound, Output, OwnOp, expressions, largest, type_of};
 use crate::backend::program::{Mode, Program};
 use ulplab_core::error::{Error, Result};
-use ulplab_operations::expected::telling;
-use ulplab_operations::ops::data::{is_real, number_bytes};
+use ulplab_operations::ops::data::is_real;
 use ulplab_operations::ops::judge::Judge;
 use ulplab_operations::ops::{Buffer, Case, Data, Inputs, Outputs, Problem, lasting};
 
@@ -37,15 +36,8 @@ impl OwnOp {
                 Inputs::Edges if is_real(dtype) => &Values::Edges,
                 _ => &input.values,
             };
-            // Other values than normal ones say what the operation allows.
-            let telling = case.inputs == Inputs::Telling && is_real(dtype) && input.values == Values::Normal;
             let bytes = match data.given(case, name, dtype, &shape)? {
                 Some(bytes) => bytes,
-                None if telling => {
-                    let purpose = format!("{}/{name}", self.name);
-                    let values = telling::tensor((data.seed(), &purpose), dtype, &shape);
-                    values.into_iter().flat_map(|x| number_bytes(x, dtype)).collect()
-                }
                 None => values.draw(&format!("{}/{name}", self.name), dtype, &shape, data)?,
             };
             Ok(Buffer::input(name, dtype, &shape, bytes))

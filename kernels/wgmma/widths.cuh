@@ -67,23 +67,3 @@ STEPS(96, 48, 49, 50, 51, 52)
 STEPS(128, 64, 65, 66, 67, 68)
 STEPS(192, 96, 97, 98, 99, 100)
 STEPS(256, 128, 129, 130, 131, 132)
-
-// ---- the first of the steps: c [64, 32] = a · bᵀ
-
-#define RESULTS_32                                                                                                          \
-    "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3]), "=f"(c[4]), "=f"(c[5]), "=f"(c[6]), "=f"(c[7]), "=f"(c[8]), "=f"(c[9]), \
-        "=f"(c[10]), "=f"(c[11]), "=f"(c[12]), "=f"(c[13]), "=f"(c[14]), "=f"(c[15])
-
-__device__ __forceinline__ void wgmma_ss_overwrite(Bf16, float (&c)[16], u64 a, u64 b) {
-    asm volatile("{ .reg .pred add;\nsetp.ne.b32 add, 0, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" NAMES_32 "}, %16, %17, add, 1, 1, 0, 0; }"
-                 : RESULTS_32
-                 : "l"(a), "l"(b));
-}
-
-__device__ __forceinline__ void wgmma_rs_overwrite(Fp8, float (&c)[16], const u32 (&a)[4], u64 b) {
-    asm volatile("{ .reg .pred add;\nsetp.ne.b32 add, 0, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {" NAMES_32 "}, {%16, %17, %18, %19}, %20, add, 1, 1; }"
-                 : RESULTS_32
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
