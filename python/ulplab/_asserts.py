@@ -41,7 +41,6 @@ _WANTED = re.compile(r"(?i)(^|_|\.)(refs?|references?|expect(ed)?|desired|want(e
 # Names of arguments that hold no number to compare.
 TOLERANCES = set("rtol atol tol rel abs delta places ratio eps threshold max_ulp maxulp nulp decimal significant msg err_msg prefix verbose".split())
 NO_NUMBERS = "it has no floating-point numbers"
-NO_PAIR = "it compares no two tensors or numbers of floating point of the same shape"
 DIFFERS = "it passes only what differs"
 MAYBE = "it may be an assertion: name its function with --ulplab-gate"
 # Assignments that are followed back, one after another.
@@ -196,7 +195,6 @@ class Finder:
             return None
         loader = _Loader(name, origin, self.after, self.files, self.config if rewrites else None)
         return importlib.util.spec_from_file_location(name, origin, loader=loader, submodule_search_locations=spec.submodule_search_locations)
-
 
     @staticmethod
     def _is_next_to_tests(path: Path) -> bool:
@@ -381,7 +379,7 @@ def gate(statement: Statement, frame: FrameType, elements: int) -> Expression:
         if not denies and found(small, small):
             return found
         refused = True
-    raise NotAsked(DIFFERS if refused else NO_PAIR)
+    raise NotAsked(DIFFERS if refused else _planted.NO_PAIR)
 
 
 def _gates(statement: Statement, frame: FrameType, elements: int) -> Iterator[Expression]:
@@ -392,7 +390,7 @@ def _gates(statement: Statement, frame: FrameType, elements: int) -> Iterator[Ex
         leaves = _Leaves(scope)
         leaves.visit(current)
         on_tensor = isinstance(current, ast.Call) and isinstance(current.func, ast.Attribute) and "_ulplab_" in ast.unparse(current.func)
-        raise NotAsked(NO_PAIR if on_tensor or roles([(leaf.source, leaf.value) for leaf in leaves.found]) is None else MAYBE)
+        raise NotAsked(_planted.NO_PAIR if on_tensor or roles([(leaf.source, leaf.value) for leaf in leaves.found]) is None else MAYBE)
     # A look for NaN compares with nothing, however the values were computed.
     looks = any(isinstance(one, ast.Call) and _name(one.func) in ("isnan", "isfinite", "isinf") for one in ast.walk(current))
     numbers = given = False
@@ -435,7 +433,7 @@ def _gates(statement: Statement, frame: FrameType, elements: int) -> Iterator[Ex
     unknown = [ast.unparse(one) for one in _calls(current)]
     if unknown and (numbers or _ASSERTING.search(_name(getattr(statement.expression, "func", statement.expression)))):
         raise NotAsked(f"'{unknown[0][:60]}' would run again")
-    raise NotAsked(NO_PAIR if numbers else NO_NUMBERS)
+    raise NotAsked(_planted.NO_PAIR if numbers else NO_NUMBERS)
 
 
 def _gate(

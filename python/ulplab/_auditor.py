@@ -55,13 +55,14 @@ _LISTED = 40
 def _named(original: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> list[tuple[str, Any]]:
     """The arguments of a call, with their names, in the order of the signature."""
     try:
-        bound = inspect.signature(original).bind(*args, **options).arguments
+        signature = inspect.signature(original)
+        bound = signature.bind(*args, **options).arguments
     except (TypeError, ValueError):
         names = _UNNAMED.get(getattr(original, "__name__", ""), ())
         return [*zip([*names, *[""] * len(args)], args), *options.items()]
     named: list[tuple[str, Any]] = []
     for name, value in bound.items():
-        kind = inspect.signature(original).parameters[name].kind
+        kind = signature.parameters[name].kind
         several = kind is inspect.Parameter.VAR_KEYWORD
         named += value.items() if several else [("", one) for one in value] if kind is inspect.Parameter.VAR_POSITIONAL else [(name, value)]
     return named
@@ -195,7 +196,7 @@ class Auditor:
         if found is None:
             # An assertion of a file that is followed is looked at when it has passed.
             if passed and frame.f_code.co_filename not in self.finder.files:
-                self.unasked(where, frame.f_code.co_name, text, _asserts.NO_PAIR)
+                self.unasked(where, frame.f_code.co_name, text, _planted.NO_PAIR)
             return
         self.ask(where, gate.title, frame.f_code.co_name, text, *found, passed)
         if passed:
@@ -309,7 +310,6 @@ class Auditor:
             if statement.asserts:
                 self.unasked(where, function, statement.text, f"{type(error).__name__}: {str(error)[:80]}")
         else:
-            self.asking = False
             self.ask(where, statement.text[:100], function, statement.text, gate, got, want, True)
         finally:
             self.asking = False

@@ -17,6 +17,8 @@ _ENTRIES = 16
 ELEMENTS = 1 << 18
 # Names of tests that a line of the report has.
 _NAMED = 3
+# Why an assertion is not asked that compares nothing in which faults can be planted.
+NO_PAIR = "it compares no two tensors or numbers of floating point of the same shape"
 
 
 def _copy(x: Any) -> Any:
@@ -272,7 +274,7 @@ def ask(gate: Callable[[Any, Any], bool], got: Any, want: Any, mine: Asked, elem
     """
     found = list(pairs(got, want))[:_ENTRIES]
     if not found:
-        return "it compares no two tensors or numbers of floating point of the same shape"
+        return NO_PAIR
     refused = None
     asked = False
     for path, ours, theirs in found:
